@@ -1,0 +1,17 @@
+/* SHA-256 through OpenSSL: see hash.h. */
+#include "core/hash.h"
+
+#include <openssl/evp.h>
+#include <stdio.h>
+
+#include "core/status.h"
+
+void mf_hash(const void *bytes, size_t count, char out[static MF_HASH_TEXT_MAX])
+{
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned length = 0;
+    MF_ASSERT(EVP_Digest(bytes, count, digest, &length, EVP_sha256(), NULL) == 1 && length == 32);
+    for (unsigned i = 0; i < length; i++) {
+        snprintf(out + 2 * i, 3, "%02x", digest[i]);
+    }
+}
