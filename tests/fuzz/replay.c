@@ -78,8 +78,7 @@ static int replay_folder(const char *folder, uint8_t *original, uint8_t *changed
         return 1;
     }
     int failures = 0;
-    for (struct dirent *entry = readdir(open_folder); entry != NULL;
-         entry = readdir(open_folder)) {
+    for (struct dirent *entry = readdir(open_folder); entry != NULL; entry = readdir(open_folder)) {
         if (entry->d_name[0] == '.') {
             continue;
         }

@@ -35,7 +35,7 @@ CLEAN = [
     ("planner/a.c", '#include "core/log.h"\n#include "planner/step.h"\n'),
     ("db/store_plans.c", "#include <sqlite3.h>\n"),
     ("server/rpc_stream.c", '#include <grpc/grpc.h>\n#include "memferry/v1/a.pb-c.h"\n'),
-    ("core/a.c", "void f(void)\n{\n" + LONG[:-24] + "}\n"),
+    ("core/a.c", "void f(void)\n{\n" + LONG[:-36] + "}\n"),
     ("core/a.c", 'const char *x = "strcpy(a); // not code";\n'),
     ("core/a.c", "/* memferry-XXXXXX is mkstemp's pattern; see system(3). */\n"),
     ("tests/unit/test_a.c", '#include <sqlite3.h>\n#include "db/store.h"\n'),
