@@ -9,7 +9,10 @@ if(client_sources)
   target_compile_options(mf_client PRIVATE ${MF_WARNINGS})
   target_include_directories(mf_client PUBLIC client/include)
   mf_link(mf_client PUBLIC mf_proto mf_core PkgConfig::grpc PkgConfig::inih)
+endif()
 
+# Not with MF_STATIC: Debian's libre2.a is not position independent.
+if(TARGET mf_client AND NOT MF_STATIC)
   set(library_parts mf_client mf_proto mf_core)
   set(library_objects)
   foreach(part IN LISTS library_parts)

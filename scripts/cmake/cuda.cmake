@@ -42,3 +42,6 @@ set(MF_HAVE_CUDA ON)
 message(STATUS "CUDA device module: on (${CMAKE_CUDA_COMPILER}, toolkit ${CUDAToolkit_VERSION}, "
   "architectures ${CMAKE_CUDA_ARCHITECTURES})")
 add_subdirectory(${cuda_folder})
+if(TARGET memferry-cuda)
+  install(TARGETS memferry-cuda LIBRARY DESTINATION lib)
+endif()

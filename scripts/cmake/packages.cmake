@@ -11,11 +11,12 @@ find_program(PROTOC_C protoc-c REQUIRED)
 find_program(PROTOC protoc REQUIRED)
 
 # Points PkgConfig::<name> at the archives of what `pkg-config --static` lists. They are scanned
-# as a group because gRPC and abseil refer to each other. What glibc holds stays shared.
+# as a group because gRPC and abseil refer to each other. What glibc holds stays shared; Fortran's
+# runtime serves OpenBLAS's LAPACK half, which we do not call.
 function(mf_link_archives name)
   set(archives)
   foreach(library IN LISTS ${name}_STATIC_LIBRARIES)
-    if(library MATCHES "^(dl|pthread|rt|atomic|m)$")
+    if(library MATCHES "^(dl|pthread|rt|atomic|m|gfortran|quadmath)$")
       continue()
     endif()
     find_library(MF_ARCHIVE_${library} NAMES lib${library}.a HINTS ${${name}_STATIC_LIBRARY_DIRS}
