@@ -181,7 +181,7 @@ uint64_t harness_random(void)
 uint64_t harness_random_below(uint64_t limit)
 {
     assert_true(limit > 0);
-    return harness_random() % limit;
+    return limit > 0 ? harness_random() % limit : 0;
 }
 
 double harness_random_between(double low, double high)
