@@ -1,0 +1,97 @@
+/*
+ * Weight gradients on their way from the kernel that computes them to where the update reads them.
+ *
+ * Each contribution (one micro-batch, one use of the parameters) is a bf16 panel. A single
+ * contribution is the gradient; several are added in fp32, in the order they are computed.
+ */
+#include "planner/step_builder.h"
+
+static struct mf_step_ref gradient_panel(const struct mf_step_builder *builder, int32_t owner,
+                                         int32_t panel)
+{
+    const struct mf_unit *unit = &builder->model->units[owner];
+    int64_t size = mf_step_builder_sums(builder, owner) ? 4 : 2;
+    return (struct mf_step_ref){.buffer = builder->step->layout.gradient[owner],
+                                .resource = panel,
+                                .resource_count = 1,
+                                .offset = mf_model_panel_offset(unit, panel) * size};
+}
+
+struct mf_step_ref mf_step_gradient_target(struct mf_step_builder *builder, int32_t index,
+                                           int32_t panel, uint32_t *flags)
+{
+    int32_t owner = mf_step_builder_owner(builder, index);
+    enum mf_gradient choice = mf_step_builder_decision(builder, owner)->gradient;
+    bool sums = mf_step_builder_sums(builder, owner);
+    if (choice == MF_GRADIENT_DIRECT) {
+        *flags |= MF_SHAPE_OUTPUT_HOST;
+        return sums ? mf_step_builder_slot(builder, MF_RING_STAGING)
+                    : gradient_panel(builder, owner, panel);
+    }
+    if (choice == MF_GRADIENT_DEVICE && !sums) {
+        return gradient_panel(builder, owner, panel);
+    }
+    return mf_step_builder_slot(builder, MF_RING_GRADIENT);
+}
+
+/* The first contribution of an optimizer step: of the unit used last in the forward. */
+static bool is_first(const struct mf_step_builder *builder, int32_t index, int32_t owner)
+{
+    if (builder->request.micro_first + builder->micro > 0) {
+        return false;
+    }
+    for (int32_t i = index + 1; i < builder->model->unit_count; i++) {
+        if (builder->model->units[i].owner == owner) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The last one: of the owner, in the last micro-batch of a graph that goes on to the update. */
+static bool is_last(const struct mf_step_builder *builder, int32_t index, int32_t owner)
+{
+    return builder->request.update && builder->micro == builder->request.micro_count - 1 &&
+           index == owner;
+}
+
+static void accumulate(struct mf_step_builder *builder, enum mf_lane lane, int32_t index,
+                       int32_t panel, struct mf_step_ref from)
+{
+    int32_t owner = mf_step_builder_owner(builder, index);
+    struct mf_step_ref refs[] = {from, gradient_panel(builder, owner, panel)};
+    struct mf_shape shape = {
+        .n = mf_model_panel_size(&builder->model->units[owner], panel),
+        .flags = is_first(builder, index, owner) ? MF_SHAPE_FIRST_MICRO : 0,
+    };
+    struct mf_task *task = mf_step_builder_task(builder, lane, MF_KERNEL_GRADIENT_ACCUMULATE,
+                                                shape, refs, 2);
+    task->unit = index;
+    task->panel = panel;
+}
+
+void mf_step_gradient_deliver(struct mf_step_builder *builder, int32_t index, int32_t panel,
+                              struct mf_step_ref target)
+{
+    int32_t owner = mf_step_builder_owner(builder, index);
+    enum mf_gradient choice = mf_step_builder_decision(builder, owner)->gradient;
+    bool sums = mf_step_builder_sums(builder, owner);
+    int64_t bytes = mf_model_panel_size(&builder->model->units[owner], panel) * 2;
+
+    if (choice == MF_GRADIENT_COPY) {
+        struct mf_step_ref to = sums ? mf_step_builder_slot(builder, MF_RING_STAGING)
+                                     : gradient_panel(builder, owner, panel);
+        mf_step_builder_copy(builder, target, to, bytes, index, panel);
+        target = to;
+    }
+    if (sums) {
+        enum mf_lane lane = choice == MF_GRADIENT_DEVICE ? MF_LANE_COMPUTE : MF_LANE_CPU;
+        accumulate(builder, lane, index, panel, target);
+    }
+    if (is_last(builder, index, owner)) {
+        mf_step_update_norm(builder, owner, panel);
+        if (!builder->plan->workload.clip) {
+            mf_step_update_panel(builder, owner, panel);
+        }
+    }
+}

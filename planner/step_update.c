@@ -1,0 +1,186 @@
+/* The optimizer's part of a step: norms, clipping, and the update of each panel where it is due. */
+#include "planner/step_builder.h"
+
+static struct mf_step_ref panel_ref(const struct mf_unit *unit, int32_t buffer, int32_t panel,
+                                    int64_t element_bytes)
+{
+    return (struct mf_step_ref){.buffer = buffer,
+                                .resource = panel,
+                                .resource_count = 1,
+                                .offset = mf_model_panel_offset(unit, panel) * element_bytes};
+}
+
+static struct mf_step_ref gradient_ref(const struct mf_step_builder *builder, int32_t owner,
+                                       int32_t panel)
+{
+    return panel_ref(&builder->model->units[owner], builder->step->layout.gradient[owner], panel,
+                     mf_step_builder_sums(builder, owner) ? 4 : 2);
+}
+
+void mf_step_update_norm(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+{
+    const struct mf_unit *unit = &builder->model->units[owner];
+    bool on_device =
+        mf_step_builder_decision(builder, owner)->gradient == MF_GRADIENT_DEVICE;
+    int32_t square = builder->square_first[owner] + panel;
+    struct mf_step_ref refs[] = {
+        gradient_ref(builder, owner, panel),
+        {.buffer = builder->step->layout.squares,
+         .resource = square,
+         .resource_count = 1,
+         .offset = square * 8ll},
+    };
+    struct mf_shape shape = {
+        .n = mf_model_panel_size(unit, panel),
+        .flags = mf_step_builder_sums(builder, owner) ? MF_SHAPE_GRADIENT_FP32 : 0,
+    };
+    enum mf_phase phase = builder->phase;
+    builder->phase = MF_PHASE_UPDATE;
+    struct mf_task *task =
+        mf_step_builder_task(builder, on_device ? MF_LANE_COMPUTE : MF_LANE_CPU,
+                             MF_KERNEL_GRADIENT_NORM, shape, refs, 2);
+    task->unit = owner;
+    task->panel = panel;
+    builder->phase = phase;
+}
+
+static void clip(struct mf_step_builder *builder)
+{
+    struct mf_step_ref refs[] = {
+        {.buffer = builder->step->layout.squares, .resource_count = builder->square_count},
+        /* Without clipping only the norm is written, which no update reads. */
+        {.buffer = builder->step->layout.control,
+         .resource = builder->plan->workload.clip ? 0 : 1,
+         .resource_count = 1},
+    };
+    mf_step_builder_task(builder, MF_LANE_CPU, MF_KERNEL_CLIP,
+                         (struct mf_shape){.n = builder->square_count}, refs, 2);
+}
+
+static struct mf_shape adamw_shape(const struct mf_step_builder *builder, int32_t owner,
+                                   int32_t panel)
+{
+    const struct mf_unit *unit = &builder->model->units[owner];
+    struct mf_shape shape = {
+        .n = mf_model_panel_size(unit, panel),
+        .k = mf_model_panel_row_count(unit, panel) * unit->columns,
+    };
+    shape.flags |= unit->weight.decay ? MF_SHAPE_DECAY_FIRST : 0;
+    shape.flags |= unit->bias.name != NULL && unit->bias.decay ? MF_SHAPE_DECAY_REST : 0;
+    shape.flags |= mf_step_builder_sums(builder, owner) ? MF_SHAPE_GRADIENT_FP32 : 0;
+    return shape;
+}
+
+static void adamw(struct mf_step_builder *builder, enum mf_lane lane, int32_t owner, int32_t panel,
+                  struct mf_step_ref gradient, struct mf_step_ref state, struct mf_step_ref weight)
+{
+    struct mf_step_ref control = {.buffer = builder->step->layout.control, .resource_count = 1};
+    struct mf_step_ref refs[] = {gradient, state, weight, control};
+    struct mf_task *task = mf_step_builder_task(builder, lane, MF_KERNEL_ADAMW,
+                                                adamw_shape(builder, owner, panel), refs, 4);
+    task->unit = owner;
+    task->panel = panel;
+}
+
+static void update_on_cpu(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+{
+    const struct mf_unit *unit = &builder->model->units[owner];
+    const struct mf_step_layout *layout = &builder->step->layout;
+    const struct mf_unit_decision *decision = mf_step_builder_decision(builder, owner);
+    int64_t elements = mf_model_panel_size(unit, panel);
+    struct mf_step_ref gradient = gradient_ref(builder, owner, panel);
+    struct mf_step_ref weight = panel_ref(unit, layout->weight_host[owner], panel, 2);
+
+    if (decision->gradient == MF_GRADIENT_DEVICE) {
+        struct mf_step_ref staging = mf_step_builder_slot(builder, MF_RING_STAGING);
+        mf_step_builder_copy(builder, gradient, staging,
+                             elements * (mf_step_builder_sums(builder, owner) ? 4 : 2), owner,
+                             panel);
+        gradient = staging;
+    }
+    adamw(builder, MF_LANE_CPU, owner, panel, gradient,
+          panel_ref(unit, layout->state[owner], panel, 12), weight);
+    if (decision->forward == MF_WEIGHT_FORWARD_RESIDENT) {
+        mf_step_builder_copy(builder, weight,
+                             panel_ref(unit, layout->weight_device[owner], panel, 2),
+                             elements * 2, owner, panel);
+    }
+}
+
+static void update_on_device(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+{
+    const struct mf_unit *unit = &builder->model->units[owner];
+    const struct mf_step_layout *layout = &builder->step->layout;
+    const struct mf_unit_decision *decision = mf_step_builder_decision(builder, owner);
+    bool resident = decision->forward == MF_WEIGHT_FORWARD_RESIDENT;
+    bool passes = decision->optimizer == MF_OPTIMIZER_GPU_STREAM;
+    int64_t elements = mf_model_panel_size(unit, panel);
+    struct mf_step_ref gradient = gradient_ref(builder, owner, panel);
+    struct mf_step_ref state_home = panel_ref(unit, layout->state[owner], panel, 12);
+    struct mf_step_ref state = state_home;
+    struct mf_step_ref weight = resident
+                                    ? panel_ref(unit, layout->weight_device[owner], panel, 2)
+                                    : mf_step_builder_slot(builder, MF_RING_UPDATE_WEIGHT);
+
+    if (passes) {
+        state = mf_step_builder_slot(builder, MF_RING_STATE);
+        mf_step_builder_copy(builder, state_home, state, elements * 12, owner, panel);
+    }
+    if (decision->gradient != MF_GRADIENT_DEVICE) {
+        struct mf_step_ref slot = mf_step_builder_slot(builder, MF_RING_UPDATE_GRADIENT);
+        mf_step_builder_copy(builder, gradient, slot,
+                             elements * (mf_step_builder_sums(builder, owner) ? 4 : 2), owner,
+                             panel);
+        gradient = slot;
+    }
+    adamw(builder, MF_LANE_COMPUTE, owner, panel, gradient, state, weight);
+    if (passes) {
+        mf_step_builder_copy(builder, state, state_home, elements * 12, owner, panel);
+    }
+    if (!resident) {
+        mf_step_builder_copy(builder, weight, panel_ref(unit, layout->weight_host[owner], panel, 2),
+                             elements * 2, owner, panel);
+    }
+}
+
+void mf_step_update_panel(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+{
+    enum mf_phase phase = builder->phase;
+    builder->phase = MF_PHASE_UPDATE;
+    if (mf_step_builder_decision(builder, owner)->optimizer == MF_OPTIMIZER_CPU) {
+        update_on_cpu(builder, owner, panel);
+    } else {
+        update_on_device(builder, owner, panel);
+    }
+    builder->phase = phase;
+}
+
+void mf_step_update_finish(struct mf_step_builder *builder)
+{
+    const struct mf_model *model = builder->model;
+    bool alone = builder->request.micro_count == 0;
+    bool waits = builder->plan->workload.clip;
+    builder->phase = MF_PHASE_UPDATE;
+    for (int pass = 0; pass < 2; pass++) {
+        bool norms = pass == 0 && alone;
+        bool updates = pass == 1 && (alone || waits);
+        for (int32_t i = model->unit_count - 1; i >= 0; i--) {
+            if (model->units[i].owner != i) {
+                continue;
+            }
+            builder->block = model->units[i].block;
+            for (int32_t panel = 0; panel < model->units[i].panel_count; panel++) {
+                if (norms) {
+                    mf_step_update_norm(builder, i, panel);
+                }
+                if (updates) {
+                    mf_step_update_panel(builder, i, panel);
+                }
+            }
+        }
+        if (pass == 0) {
+            builder->block = -1;
+            clip(builder);
+        }
+    }
+}
