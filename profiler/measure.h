@@ -1,0 +1,39 @@
+/*
+ * Measuring: what each distinct kernel of a model costs on this device, under every choice.
+ *
+ * What: collects the distinct signatures of the step graphs that together use every choice of the
+ *   plan space, and times each by submitting it through the device exactly as the executor does.
+ *   Median of repeated runs with its spread; a time cap; in slices, so that others get their turn.
+ * Who calls it: the device worker (one slice a job). Owner: open/close by the caller. Thread: the
+ *   device worker's. Fails: MF_STATUS_NO_DEVICE_MEMORY when scratch for one kernel does not fit what
+ *   is free (that kernel is skipped and counted), MF_STATUS_DEVICE.
+ */
+#ifndef MF_PROFILER_MEASURE_H
+#define MF_PROFILER_MEASURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/model.h"
+#include "core/profile.h"
+#include "core/workload.h"
+#include "runtime/device.h"
+
+/* All distinct signatures this model and workload can need, over every choice of the plan space;
+ * malloc'ed, the caller frees. Pure. */
+enum mf_status mf_measure_needs(const struct mf_model *model, const struct mf_workload *workload,
+                                struct mf_signature **out, int32_t *count) MF_MUST_USE;
+/* One line for a person: "linear_forward 256x256, 2048 tokens, weight in host memory". */
+void mf_measure_describe(const struct mf_signature *signature, char *out, int32_t size);
+
+/* Measures one signature: at least 3 and at most 25 repeats, about seconds_max at most. */
+enum mf_status mf_measure_one(const struct mf_device_interface *interface, struct mf_device *device,
+                              const struct mf_signature *signature, double seconds_max,
+                              struct mf_measurement *out) MF_MUST_USE;
+/* Rates of the machine: matrix products, memory, link in both directions by size, CPU update.
+ * Fills the device's and the host's rates and adds the copies it timed to `profile`. */
+enum mf_status mf_measure_hardware(const struct mf_device_interface *interface,
+                                   struct mf_device *device, struct mf_hardware *hardware,
+                                   struct mf_profile *profile) MF_MUST_USE;
+
+#endif

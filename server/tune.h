@@ -1,0 +1,55 @@
+/*
+ * From a model and its constraints to a plan: store, else measure, solve and store.
+ *
+ * Who calls it: PlanService.GetPlan, sessions, runs. Thread: RPC workers (never the device
+ * worker's thread: measuring posts jobs there and waits). Identical requests at the same time are
+ * solved once. Owner: the caller owns out->plan. Fails: as mf_solve; MF_STATUS_NOT_FOUND for effort
+ * CACHED on a miss; MF_STATUS_CANCELLED when `cancelled` says so.
+ */
+#ifndef MF_SERVER_TUNE_H
+#define MF_SERVER_TUNE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/model.h"
+#include "core/plan.h"
+#include "server/service.h"
+
+enum mf_effort { MF_EFFORT_CACHED, MF_EFFORT_ESTIMATE, MF_EFFORT_MEASURE };
+
+struct mf_tune_request {
+    const struct mf_model *model;
+    struct mf_workload workload;
+    struct mf_constraints constraints;
+    enum mf_strategy strategy;
+    const struct mf_pin *pins;
+    int32_t pin_count;
+    enum mf_effort effort;
+    double measure_seconds_max; /* 0 = 60 */
+    bool measure_again;
+    /* Progress text and share done; may be NULL. */
+    void (*progress)(void *context, const char *what, double done);
+    bool (*cancelled)(void *context); /* may be NULL */
+    void *context;
+};
+
+struct mf_tune_result {
+    struct mf_plan plan;
+    const char *how;  /* "cached", "estimated", "measured"; static */
+    char miss[96];    /* why it was not in the store, "" for a hit */
+    double age_s;
+    double measure_s;
+    double solve_s;
+};
+
+enum mf_status mf_tune_plan(struct mf_service *service, const struct mf_tune_request *request,
+                            struct mf_tune_result *out) MF_MUST_USE;
+/* Measures what this model needs; counts and progress as above. */
+enum mf_status mf_tune_measure(struct mf_service *service, const struct mf_tune_request *request,
+                               int32_t *needed, int32_t *measured) MF_MUST_USE;
+/* A stored plan by id or unique prefix; caller owns it. */
+enum mf_status mf_tune_find(struct mf_service *service, const char *id,
+                            struct mf_plan *out) MF_MUST_USE;
+
+#endif
