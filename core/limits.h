@@ -22,13 +22,14 @@
 #define MF_ACCUMULATION_MAX 4096
 #define MF_TASKS_MAX (1 << 22)     /* in one step graph */
 #define MF_RING_SLOTS_MAX 64
+#define MF_PROFILE_ENTRIES_MAX (1 << 18) /* distinct kernels and shapes */
 
 /* Service */
 #define MF_SESSIONS_MAX 64
 #define MF_SESSION_CALLS_MAX 16    /* calls in flight in one session */
 #define MF_CONNECTIONS_MAX 256
 #define MF_CALLS_MAX 1024          /* RPCs in flight in the whole daemon */
-#define MF_WORKERS 4               /* threads that run RPC handlers */
+#define MF_WORKERS 16              /* threads that run RPC handlers; most of them wait */
 #define MF_MESSAGE_BYTES_MAX (4ll << 20)
 #define MF_STREAM_QUEUE_MAX 64     /* messages waiting for a slow reader of one stream */
 #define MF_STATUS_TEXT_MAX 1000    /* of an RPC; the whole trailer block must stay under 8 KiB */

@@ -80,6 +80,7 @@ struct mf_step_layout {
     int32_t squares;        /* host fp64[panels of all owners] */
     int32_t control;        /* host struct mf_control */
     int32_t logits;         /* host fp32[micro_batch, vocab] */
+    int32_t transfer;       /* host: one panel of state, for loading and saving parameters */
     int32_t persistent_count;
 };
 

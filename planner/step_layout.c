@@ -124,6 +124,11 @@ static void build_shared(struct mf_step_builder *builder)
     int32_t micros = workload->accumulation;
     layout->control = host(builder, (int64_t)sizeof(struct mf_control), 2);
     layout->squares = host(builder, builder->square_count * 8ll, builder->square_count);
+    int64_t panel_elements = 0;
+    for (int32_t i = 0; i < model->unit_count; i++) {
+        want(&panel_elements, true, model->units[i].panel_elements);
+    }
+    layout->transfer = host(builder, panel_elements * 12, 1);
     layout->rope_table = -1;
     layout->logits = -1;
     layout->tokens_host = layout->labels_host = layout->results = layout->logprobs = -1;
