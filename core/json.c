@@ -162,3 +162,21 @@ enum mf_status mf_json_string(const json_t *object, const char *where, const cha
     *out = json_string_value(value);
     return MF_STATUS_OK;
 }
+
+enum mf_status mf_json_text(const json_t *object, const char *where, const char *key, char *out,
+                            size_t size)
+{
+    const char *text = NULL;
+    MF_TRY(mf_json_string(object, where, key, &text));
+    if (text == NULL) {
+        return MF_STATUS_OK;
+    }
+    size_t length = strlen(text);
+    if (length >= size) {
+        char wanted[64];
+        snprintf(wanted, sizeof(wanted), "a string of at most %zu bytes", size - 1);
+        return refuse(json_object_get(object, key), where, key, wanted);
+    }
+    memcpy(out, text, length + 1);
+    return MF_STATUS_OK;
+}

@@ -38,5 +38,8 @@ enum mf_status mf_json_bool(const json_t *object, const char *where, const char 
 /* Borrowed from `object`. */
 enum mf_status mf_json_string(const json_t *object, const char *where, const char *key,
                               const char **out) MF_MUST_USE;
+/* Copies into `out` of `size` bytes; a longer string is refused. */
+enum mf_status mf_json_text(const json_t *object, const char *where, const char *key, char *out,
+                            size_t size) MF_MUST_USE;
 
 #endif
