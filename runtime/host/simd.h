@@ -1,0 +1,86 @@
+/*
+ * Inner loops: compiled for the machine's vectors, and the arithmetic whose bits must depend on
+ * nothing but the element.
+ *
+ * What: MF_HOST_SIMD makes `name` from the always-inline `name_body`, once for the baseline and
+ *   once for AVX2, chosen when called. Both give the same bits: every operation is a single IEEE
+ *   operation on each element (no contraction), and sums go through MF_HOST_LANES fixed lanes.
+ * Who calls it: the kernels of the host device. Memory: none. Thread: any. Fails: no.
+ */
+#ifndef MF_RUNTIME_HOST_SIMD_H
+#define MF_RUNTIME_HOST_SIMD_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define MF_HOST_INLINE static inline __attribute__((always_inline))
+
+#if defined(__x86_64__)
+#define MF_HOST_SIMD(name, parameters, arguments)                                                  \
+    __attribute__((target("avx2"))) static void name##_avx2 parameters                             \
+    {                                                                                              \
+        name##_body arguments;                                                                     \
+    }                                                                                              \
+    static void name##_baseline parameters                                                         \
+    {                                                                                              \
+        name##_body arguments;                                                                     \
+    }                                                                                              \
+    static void name parameters                                                                    \
+    {                                                                                              \
+        if (__builtin_cpu_supports("avx2")) {                                                      \
+            name##_avx2 arguments;                                                                 \
+        } else {                                                                                   \
+            name##_baseline arguments;                                                             \
+        }                                                                                          \
+    }
+#else
+#define MF_HOST_SIMD(name, parameters, arguments)                                                  \
+    static void name parameters                                                                    \
+    {                                                                                              \
+        name##_body arguments;                                                                     \
+    }
+#endif
+
+/* A sum over a row: element i goes to lane i % MF_HOST_LANES, in order; then lanes pairwise. */
+#define MF_HOST_LANES 16
+
+MF_HOST_INLINE float mf_host_simd_sum(float lanes[MF_HOST_LANES])
+{
+    for (int half = MF_HOST_LANES / 2; half > 0; half /= 2) {
+        for (int lane = 0; lane < half; lane++) {
+            lanes[lane] += lanes[lane + half];
+        }
+    }
+    return lanes[0];
+}
+
+/* exp(x) within 2 units of the last place (Cephes' polynomial); 0 below -87.3, infinity above
+ * 88.3, NaN stays. Branch-free, so loops over it become vector code. */
+MF_HOST_INLINE float mf_host_simd_exp(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    float clamped = x > 88.3f ? 88.3f : x;
+    clamped = clamped < -87.3f ? -87.3f : clamped;
+    float shifted = clamped * 1.44269504088896341f + magic;
+    float power = shifted - magic;
+    float r = clamped - power * 0.693359375f;
+    r = r - power * -2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    uint32_t bits;
+    memcpy(&bits, &shifted, sizeof(bits));
+    bits = (bits << 23) + 0x3f800000u;
+    float scale;
+    memcpy(&scale, &bits, sizeof(scale));
+    float result = p * scale;
+    result = x > 88.3f ? INFINITY : result;
+    return x < -87.3f ? 0.0f : result;
+}
+
+#endif

@@ -1,0 +1,200 @@
+/* Gradients and the optimizer on the host: what the CPU lane runs, for the host device and beside a
+ * GPU. kernel.h says what each operand is, adamw.h holds the arithmetic. */
+#include <string.h>
+
+#include "runtime/host/adamw.h"
+#include "runtime/host/bf16.h"
+#include "runtime/host/kernels.h"
+#include "runtime/host/simd.h"
+
+MF_HOST_INLINE void accumulate_body(const uint16_t *restrict from, float *restrict sum, bool first,
+                                    int64_t count)
+{
+    if (first) {
+        for (int64_t index = 0; index < count; index++) {
+            sum[index] = mf_bf16_to_float(from[index]);
+        }
+    } else {
+        for (int64_t index = 0; index < count; index++) {
+            sum[index] += mf_bf16_to_float(from[index]);
+        }
+    }
+}
+MF_HOST_SIMD(accumulate, (const uint16_t *from, float *sum, bool first, int64_t count),
+             (from, sum, first, count))
+
+static void accumulate_range(const void *argument, int64_t first, int64_t end)
+{
+    const struct mf_kernel_call *call = argument;
+    accumulate((const uint16_t *)call->operands[0].pointer + first,
+               (float *)call->operands[1].pointer + first,
+               (call->shape.flags & MF_SHAPE_FIRST_MICRO) != 0, end - first);
+}
+
+enum mf_status mf_host_update_accumulate(struct mf_host_context *context,
+                                         const struct mf_kernel_call *call)
+{
+    mf_host_context_rows(context, call->shape.n, 1, accumulate_range, call);
+    return MF_STATUS_OK;
+}
+
+/* Elements of one pass of a block through the lanes, as double. */
+MF_HOST_INLINE double gradient_at(const void *gradient, bool fp32, int64_t index)
+{
+    return fp32 ? (double)((const float *)gradient)[index]
+                : (double)mf_bf16_to_float(((const uint16_t *)gradient)[index]);
+}
+
+/* The sum of squares of one block, in the order that kernel.h fixes for every device. */
+MF_HOST_INLINE void square_body(const void *gradient, bool fp32, int64_t count, double *out)
+{
+    double lanes[MF_SQUARE_LANES] = {0};
+    int64_t index = 0;
+    for (; index + MF_SQUARE_LANES <= count; index += MF_SQUARE_LANES) {
+        for (int lane = 0; lane < MF_SQUARE_LANES; lane++) {
+            double value = gradient_at(gradient, fp32, index + lane);
+            lanes[lane] += value * value;
+        }
+    }
+    for (int lane = 0; index + lane < count; lane++) {
+        double value = gradient_at(gradient, fp32, index + lane);
+        lanes[lane] += value * value;
+    }
+    for (int half = MF_SQUARE_LANES / 2; half > 0; half /= 2) {
+        for (int lane = 0; lane < half; lane++) {
+            lanes[lane] += lanes[lane + half];
+        }
+    }
+    *out = lanes[0];
+}
+
+MF_HOST_INLINE void square_fp32_body(const void *gradient, int64_t count, double *out)
+{
+    square_body(gradient, true, count, out);
+}
+MF_HOST_SIMD(square_fp32, (const void *gradient, int64_t count, double *out),
+             (gradient, count, out))
+
+MF_HOST_INLINE void square_bf16_body(const void *gradient, int64_t count, double *out)
+{
+    square_body(gradient, false, count, out);
+}
+MF_HOST_SIMD(square_bf16, (const void *gradient, int64_t count, double *out),
+             (gradient, count, out))
+
+struct norm_job {
+    const struct mf_kernel_call *call;
+    double *blocks;
+};
+
+static void norm_blocks(const void *argument, int64_t first, int64_t end)
+{
+    const struct norm_job *job = argument;
+    int64_t n = job->call->shape.n;
+    for (int64_t block = first; block < end; block++) {
+        int64_t start = block * MF_SQUARE_BLOCK;
+        int64_t count = n - start < MF_SQUARE_BLOCK ? n - start : MF_SQUARE_BLOCK;
+        const unsigned char *gradient = job->call->operands[0].pointer;
+        if ((job->call->shape.flags & MF_SHAPE_GRADIENT_FP32) != 0) {
+            square_fp32(gradient + start * (int64_t)sizeof(float), count, &job->blocks[block]);
+        } else {
+            square_bf16(gradient + start * (int64_t)sizeof(uint16_t), count, &job->blocks[block]);
+        }
+    }
+}
+
+enum mf_status mf_host_update_norm(struct mf_host_context *context,
+                                   const struct mf_kernel_call *call)
+{
+    int64_t blocks = (call->shape.n + MF_SQUARE_BLOCK - 1) / MF_SQUARE_BLOCK;
+    struct norm_job job = {.call = call};
+    struct mf_host_piece piece = {(void **)&job.blocks, blocks, sizeof(double)};
+    MF_TRY(mf_host_context_scratch(context, &piece, 1));
+    mf_host_context_rows(context, blocks, MF_SQUARE_BLOCK, norm_blocks, &job);
+    double total = 0;
+    for (int64_t block = 0; block < blocks; block++) {
+        total += job.blocks[block];
+    }
+    *(double *)call->operands[1].pointer = total;
+    return MF_STATUS_OK;
+}
+
+enum mf_status mf_host_update_clip(struct mf_host_context *context,
+                                   const struct mf_kernel_call *call)
+{
+    (void)context;
+    const double *squares = call->operands[0].pointer;
+    double total = 0;
+    for (int64_t index = 0; index < call->shape.n; index++) {
+        total += squares[index];
+    }
+    mf_adamw_clip(total, call->operands[1].pointer);
+    return MF_STATUS_OK;
+}
+
+/* Elements of one call of `adamw`: converted gradients wait on the stack, in the first cache. */
+#define ADAMW_GRAIN 1024
+
+MF_HOST_INLINE void adamw_body(const struct mf_adamw_scalars *scalars, float decay,
+                               const float *restrict gradient, float *restrict master,
+                               float *restrict m, float *restrict v, uint16_t *restrict weight,
+                               int64_t count)
+{
+    const struct mf_adamw_scalars s = *scalars;
+    for (int64_t index = 0; index < count; index++) {
+        mf_adamw_element(&s, decay, gradient[index], &master[index], &m[index], &v[index]);
+        weight[index] = mf_bf16_from_float(master[index]);
+    }
+}
+MF_HOST_SIMD(adamw,
+             (const struct mf_adamw_scalars *scalars, float decay, const float *gradient,
+              float *master, float *m, float *v, uint16_t *weight, int64_t count),
+             (scalars, decay, gradient, master, m, v, weight, count))
+
+struct adamw_job {
+    const struct mf_kernel_call *call;
+    struct mf_adamw_scalars scalars;
+};
+
+/* Elements first..end, all of one segment. */
+static void adamw_segment(const struct adamw_job *job, bool decayed, int64_t first, int64_t end)
+{
+    const struct mf_kernel_call *call = job->call;
+    int64_t n = call->shape.n;
+    float *state = call->operands[1].pointer;
+    uint16_t *weight = call->operands[2].pointer;
+    bool fp32 = (call->shape.flags & MF_SHAPE_GRADIENT_FP32) != 0;
+    for (int64_t start = first; start < end; start += ADAMW_GRAIN) {
+        int64_t count = end - start < ADAMW_GRAIN ? end - start : ADAMW_GRAIN;
+        float widened[ADAMW_GRAIN];
+        const float *gradient = widened;
+        if (fp32) {
+            gradient = (const float *)call->operands[0].pointer + start;
+        } else {
+            accumulate((const uint16_t *)call->operands[0].pointer + start, widened, true, count);
+        }
+        adamw(&job->scalars, decayed ? job->scalars.decay : 1.0f, gradient, state + start,
+              state + n + start, state + 2 * n + start, weight + start, count);
+    }
+}
+
+static void adamw_range(const void *argument, int64_t first, int64_t end)
+{
+    const struct adamw_job *job = argument;
+    int64_t border = job->call->shape.k;
+    border = border < first ? first : border > end ? end : border;
+    adamw_segment(job, (job->call->shape.flags & MF_SHAPE_DECAY_FIRST) != 0, first, border);
+    adamw_segment(job, (job->call->shape.flags & MF_SHAPE_DECAY_REST) != 0, border, end);
+}
+
+enum mf_status mf_host_update_adamw(struct mf_host_context *context,
+                                    const struct mf_kernel_call *call)
+{
+    const struct mf_control *control = call->operands[3].pointer;
+    if (control->skipped != 0) {
+        return MF_STATUS_OK;
+    }
+    struct adamw_job job = {.call = call, .scalars = mf_adamw_prepare(control)};
+    mf_host_context_rows(context, call->shape.n, 1, adamw_range, &job);
+    return MF_STATUS_OK;
+}
