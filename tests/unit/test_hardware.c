@@ -1,0 +1,145 @@
+/* Hardware as data: nothing is lost in JSON, hostile JSON is refused, noise on the link is no
+ * other machine. */
+#include "harness.h"
+
+#include <string.h>
+
+#include "core/hardware.h"
+#include "core/json.h"
+
+static struct mf_hardware example(void)
+{
+    return (struct mf_hardware){
+        .device_count = 2,
+        .devices = {{.kind = "cuda",
+                     .name = "NVIDIA H200",
+                     .memory_bytes = 150754820096,
+                     .multiprocessors = 132,
+                     .compute_capability = 90,
+                     .matrix_flops = 7.1234567890123e14,
+                     .memory_bytes_per_s = 4.2e12,
+                     .h2d_bytes_per_s = 55.3e9,
+                     .d2h_bytes_per_s = 53.1e9,
+                     .copy_latency_ns = 9876.5,
+                     .driver = "575.57",
+                     .runtime = "12.9"},
+                    {.kind = "host",
+                     .name = "CPU as device",
+                     .memory_bytes = 1 << 30,
+                     .link_emulated = true}},
+        .cpu_name = "Xeon \"Platinum\"",
+        .cpu_cores = 16,
+        .numa_nodes = 2,
+        .host_bytes = 1ll << 37,
+        .host_bytes_per_s = 2.5e11,
+        .measured = true,
+    };
+}
+
+static void test_round_trip(void **context)
+{
+    (void)context;
+    struct mf_hardware before = example();
+    struct mf_hardware after;
+    json_t *json = mf_hardware_encode(&before);
+    assert_ok(mf_hardware_decode(json, &after));
+    json_t *again = mf_hardware_encode(&after);
+    assert_true(json_equal(json, again));
+    assert_true(after.devices[0].matrix_flops == before.devices[0].matrix_flops);
+    assert_string_equal(after.cpu_name, before.cpu_name);
+    assert_true(after.devices[1].link_emulated && !after.devices[0].link_emulated);
+    char first[MF_HASH_TEXT_MAX];
+    char second[MF_HASH_TEXT_MAX];
+    mf_hardware_fingerprint(&before, first);
+    mf_hardware_fingerprint(&after, second);
+    assert_string_equal(first, second);
+    json_decref(json);
+    json_decref(again);
+}
+
+static bool same_after(const struct mf_hardware *changed)
+{
+    struct mf_hardware base = example();
+    char first[MF_HASH_TEXT_MAX];
+    char second[MF_HASH_TEXT_MAX];
+    mf_hardware_fingerprint(&base, first);
+    mf_hardware_fingerprint(changed, second);
+    return strcmp(first, second) == 0;
+}
+
+static void test_fingerprint(void **context)
+{
+    (void)context;
+    struct mf_hardware changed = example();
+    changed.devices[0].h2d_bytes_per_s *= 1.02; /* both in the class of 1.25^111 */
+    changed.devices[0].matrix_flops *= 1.5;     /* clocks wander */
+    changed.host_bytes_per_s *= 0.7;
+    changed.measured = false;
+    assert_true(same_after(&changed));
+    changed.devices[0].h2d_bytes_per_s *= 0.5;
+    assert_false(same_after(&changed));
+    changed = example();
+    changed.devices[0].driver[0] = '6';
+    assert_false(same_after(&changed));
+    changed = example();
+    changed.devices[0].memory_bytes--;
+    assert_false(same_after(&changed));
+    changed = example();
+    changed.device_count = 1;
+    assert_false(same_after(&changed));
+    changed = example();
+    changed.cpu_cores++;
+    assert_false(same_after(&changed));
+    changed = example();
+    changed.devices[0].d2h_bytes_per_s = 0; /* not measured */
+    assert_false(same_after(&changed));
+}
+
+static void refuse(const char *text, const char *fragment)
+{
+    json_t *json = NULL;
+    struct mf_hardware hardware;
+    assert_ok(mf_json_parse(text, strlen(text), "test", &json));
+    assert_fails(mf_hardware_decode(json, &hardware), MF_STATUS_INVALID, fragment);
+    json_decref(json);
+}
+
+#define DEVICE "{\"kind\": \"host\", \"memory_bytes\": 1}"
+#define LIST4 DEVICE "," DEVICE "," DEVICE "," DEVICE
+#define LIST16 LIST4 "," LIST4 "," LIST4 "," LIST4
+
+static void test_hostile(void **context)
+{
+    (void)context;
+    struct mf_hardware hardware;
+    assert_fails(mf_hardware_decode(NULL, &hardware), MF_STATUS_INVALID, "object");
+    refuse("[]", "object");
+    refuse("{}", "devices");
+    refuse("{\"devices\": []}", "devices");
+    refuse("{\"devices\": {}}", "devices");
+    refuse("{\"devices\": [1]}", "devices[0]");
+    refuse("{\"devices\": [" DEVICE ", {}]}", "devices[1]");
+    refuse("{\"devices\": [" LIST16 "," DEVICE "]}", "16");
+    refuse("{\"devices\": [{\"kind\": \"host\", \"memory_bytes\": -1}]}", "memory_bytes");
+    refuse("{\"devices\": [{\"kind\": 7, \"memory_bytes\": 1}]}", "kind");
+    refuse("{\"devices\": [{\"kind\": \"a kind that is too long\", \"memory_bytes\": 1}]}", "kind");
+    refuse("{\"devices\": [{\"kind\": \"host\", \"memory_byte\": 1}]}", "memory_bytes");
+    refuse("{\"cpu_cores\": 1e12, \"devices\": [" DEVICE "]}", "cpu_cores");
+    refuse("{\"measured\": \"yes\", \"devices\": [" DEVICE "]}", "measured");
+    json_t *json = NULL;
+    const char *full = "{\"devices\": [" LIST16 "]}";
+    assert_ok(mf_json_parse(full, strlen(full), "test", &json));
+    assert_ok(mf_hardware_decode(json, &hardware));
+    assert_int_equal(hardware.device_count, 16);
+    json_decref(json);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_hostile),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
