@@ -463,6 +463,39 @@ static void test_refusals(void **context)
     json_decref(list);
 }
 
+/* Configs with damaged bytes: refused, or models that hang together; never a crash. */
+static void test_damaged_configs(void **context)
+{
+    (void)context;
+    static const char alphabet[] = "0123456789-.eE{}[]\":,nulltruefalse ";
+    size_t count = 0;
+    while (mf_model_presets()[count] != NULL) {
+        count++;
+    }
+    harness_random_restart(12);
+    for (int round = 0; round < 4 * ROUNDS; round++) {
+        const char *preset = mf_model_presets()[harness_random_below(count)];
+        char *text = strdup(mf_model_preset_config(preset));
+        assert_non_null(text);
+        size_t length = strlen(text);
+        for (uint64_t i = harness_random_below(3) + 1; i > 0; i--) {
+            text[harness_random_below(length)] =
+                alphabet[harness_random_below(sizeof(alphabet) - 1)];
+        }
+        json_t *config = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        struct mf_model model;
+        if (config != NULL && mf_model_from_config(config, preset, 0, &model) == MF_STATUS_OK) {
+            check_model(&model);
+            for (int32_t u = 0; u < model.unit_count; u++) {
+                check_panels(&model.units[u], model.panel_bytes);
+            }
+            mf_model_reset(&model);
+        }
+        json_decref(config);
+        free(text);
+    }
+}
+
 static void test_fingerprint(void **context)
 {
     (void)context;
@@ -647,6 +680,7 @@ int main(void)
         cmocka_unit_test(test_biases),
         cmocka_unit_test(test_init_and_decay),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_damaged_configs),
         cmocka_unit_test(test_fingerprint),
         cmocka_unit_test(test_fixtures),
         cmocka_unit_test(test_unit_lists),

@@ -3,6 +3,7 @@
 #include "harness.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/json.h"
@@ -414,6 +415,37 @@ static void test_hostile(void **context)
            "weights");
 }
 
+/* A stored plan with damaged bytes is refused, unless the damage is in what the id leaves out. */
+static void test_damaged(void **context)
+{
+    (void)context;
+    static const char alphabet[] = "0123456789-.eE{}[]\":,nulltruefalse ";
+    struct mf_plan plan;
+    make_plan(&plan);
+    json_t *json = mf_plan_encode(&plan);
+    char *text = json_dumps(json, JSON_COMPACT);
+    char id[MF_HASH_TEXT_MAX];
+    memcpy(id, plan.id, sizeof(id));
+    harness_random_restart(41);
+    size_t length = strlen(text);
+    for (int round = 0; round < 2000; round++) {
+        size_t at = (size_t)harness_random_below(length);
+        char before = text[at];
+        text[at] = alphabet[harness_random_below(sizeof(alphabet) - 1)];
+        json_t *damaged = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        struct mf_plan decoded;
+        if (damaged != NULL && mf_plan_decode(damaged, &decoded) == MF_STATUS_OK) {
+            assert_string_equal(decoded.id, id);
+            mf_plan_reset(&decoded);
+        }
+        json_decref(damaged);
+        text[at] = before;
+    }
+    free(text);
+    json_decref(json);
+    mf_plan_reset(&plan);
+}
+
 static void test_names(void **context)
 {
     (void)context;
@@ -437,7 +469,8 @@ int main(void)
         cmocka_unit_test(test_start),      cmocka_unit_test(test_unit_rules),
         cmocka_unit_test(test_plan_rules), cmocka_unit_test(test_unit_list_has_no_position_limit),
         cmocka_unit_test(test_round_trip), cmocka_unit_test(test_id),
-        cmocka_unit_test(test_hostile),    cmocka_unit_test(test_names),
+        cmocka_unit_test(test_hostile),    cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
