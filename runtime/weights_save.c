@@ -262,7 +262,11 @@ enum mf_status mf_weights_save(const struct mf_model *model, const char *folder,
 {
     char *partial = NULL;
     MF_TRY(check_free(folder));
-    MF_ASSERT(asprintf(&partial, "%s.partial", folder) > 0);
+    size_t length = strlen(folder);
+    while (length > 1 && folder[length - 1] == '/') {
+        length--;
+    }
+    MF_ASSERT(asprintf(&partial, "%.*s.partial", (int)length, folder) > 0);
     enum mf_status status = mf_files_remove_tree(partial);
     if (status == MF_STATUS_OK) {
         status = mf_files_make_folder(partial);
