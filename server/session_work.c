@@ -1,0 +1,421 @@
+/* The work of a session's thread: opening, carrying out calls, closing. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/log.h"
+#include "planner/step.h"
+#include "runtime/sample.h"
+#include "server/convert.h"
+#include "server/session_internal.h"
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+/* ---- the device worker ---- */
+
+static void run_job(const struct mf_device_interface *interface, struct mf_device *device,
+                    void *context)
+{
+    struct mf_session_job *job = context;
+    job->interface = interface;
+    job->device = device;
+    job->status = job->run(job);
+    if (job->status != MF_STATUS_OK) {
+        job->error = *mf_status_error();
+    }
+}
+
+enum mf_status mf_session_work_device(struct mf_session *session, const char *what,
+                                      enum mf_status (*run)(struct mf_session_job *job),
+                                      void *context)
+{
+    struct mf_session_job job = {.session = session, .run = run, .context = context};
+    char text[96];
+    snprintf(text, sizeof(text), "session %.8s: %s", session->id, what);
+    MF_TRY(mf_device_worker_call(session->table->service->worker, text, run_job, &job));
+    return job.status == MF_STATUS_OK ? MF_STATUS_OK : mf_status_restore(&job.error);
+}
+
+/* ---- opening ---- */
+
+static void tell_progress(void *context, const char *what, double done)
+{
+    mf_session_event_progress(context, what, done);
+}
+
+static bool stopping(void *context)
+{
+    struct mf_session *session = context;
+    pthread_mutex_lock(&session->lock);
+    bool stop = session->stop;
+    pthread_mutex_unlock(&session->lock);
+    return stop;
+}
+
+static bool pin_progress(void *context, int64_t done, int64_t total)
+{
+    mf_session_event_progress(context, "pinning host memory",
+                              total > 0 ? (double)done / (double)total : 1);
+    return !stopping(context);
+}
+
+static enum mf_status find_plan(struct mf_session *session)
+{
+    struct mf_session_spec *spec = &session->spec;
+    if (spec->plan_id != NULL && spec->plan_id[0] != '\0') {
+        MF_TRY(mf_tune_find(session->table->service, spec->plan_id, &session->plan));
+        if (strcmp(session->plan.model_fingerprint, spec->model.fingerprint) != 0) {
+            return mf_status_set(MF_STATUS_INVALID, "plan %.12s is for another model (%s)",
+                                 session->plan.id, session->plan.model_name);
+        }
+        MF_TRY(mf_plan_validate(&session->plan, &spec->model));
+        spec->workload = session->plan.workload;
+        session->plan_how = "given";
+        return MF_STATUS_OK;
+    }
+    struct mf_tune_request request = {
+        .model = &spec->model,
+        .workload = spec->workload,
+        .constraints = spec->constraints,
+        .strategy = spec->strategy,
+        .pins = spec->pins,
+        .pin_count = spec->pin_count,
+        .effort = spec->effort,
+        .progress = tell_progress,
+        .cancelled = stopping,
+        .context = session,
+    };
+    struct mf_tune_result result;
+    MF_TRY(mf_tune_plan(session->table->service, &request, &result));
+    session->plan = result.plan;
+    session->plan_how = result.how;
+    return MF_STATUS_OK;
+}
+
+/* Admission: two comparisons, made on the device worker so that two sessions cannot both pass. */
+static enum mf_status admit_and_open(struct mf_session_job *job)
+{
+    struct mf_session *session = job->session;
+    struct mf_service *service = session->table->service;
+    const struct mf_plan_prediction *prediction = &session->plan.prediction;
+    int64_t device_used = 0;
+    int64_t host_used = 0;
+    mf_session_table_reserved(session->table, &device_used, &host_used);
+    const struct {
+        const char *what, *reason, *flag;
+        enum mf_status status;
+        int64_t needed, available;
+    } checks[] = {
+        {"device memory", "DEVICE_MEMORY_TOO_SMALL", "--device-memory", MF_STATUS_NO_DEVICE_MEMORY,
+         prediction->device_peak_bytes,
+         mf_device_worker_described(service->worker)->memory_bytes - device_used},
+        {"host memory", "HOST_MEMORY_TOO_SMALL", "--host-memory", MF_STATUS_NO_MEMORY,
+         prediction->host_peak_bytes, service->hardware.host_bytes - host_used},
+    };
+    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
+        if (checks[i].needed > checks[i].available) {
+            (void)mf_status_set_reason(
+                checks[i].status, checks[i].reason,
+                "the plan needs %.1f MiB of %s but %.1f MiB are free (other sessions hold the "
+                "rest: memferry ps); wait, or plan with %s",
+                (double)checks[i].needed / 0x1p20, checks[i].what,
+                (double)checks[i].available / 0x1p20, checks[i].flag);
+            mf_status_number("needed_bytes", checks[i].needed);
+            mf_status_number("available_bytes", checks[i].available);
+            return checks[i].status;
+        }
+    }
+    MF_TRY(mf_executor_open(job->interface, job->device, &session->spec.model, &session->plan,
+                            pin_progress, session, &session->executor));
+    mf_executor_set_trace(session->executor, true);
+    pthread_mutex_lock(&session->lock);
+    session->device_bytes = mf_executor_bytes(session->executor, MF_SPACE_DEVICE);
+    session->host_bytes = mf_executor_bytes(session->executor, MF_SPACE_HOST);
+    pthread_mutex_unlock(&session->lock);
+    return MF_STATUS_OK;
+}
+
+enum mf_status mf_session_work_open(struct mf_session *session)
+{
+    mf_session_event_progress(session, "planning", 0);
+    MF_TRY(find_plan(session));
+    pthread_mutex_lock(&session->lock);
+    memcpy(session->plan_id, session->plan.id, sizeof(session->plan_id));
+    pthread_mutex_unlock(&session->lock);
+    MF_TRY(mf_session_work_device(session, "reserving memory", admit_and_open, NULL));
+    if (stopping(session)) {
+        return mf_status_set(MF_STATUS_CANCELLED, "the session was closed while it was opened");
+    }
+    return mf_session_state_init(session);
+}
+
+static enum mf_status close_executor(struct mf_session_job *job)
+{
+    mf_executor_close(job->session->executor);
+    job->session->executor = NULL;
+    return MF_STATUS_OK;
+}
+
+void mf_session_work_close(struct mf_session *session)
+{
+    if (session->executor != NULL &&
+        mf_session_work_device(session, "closing", close_executor, NULL) != MF_STATUS_OK) {
+        mf_log_error("session %.8s: memory could not be freed: %s", session->id, mf_status_text());
+    }
+}
+
+/* ---- calls ---- */
+
+struct step_work {
+    const Memferry__V1__Batch *batch;
+    struct mf_adam adam;
+    bool update;
+    struct mf_micro_result micro;
+    struct mf_update_result updated;
+    float *logprobs;
+    int64_t elapsed_ns;
+};
+
+static enum mf_status check_batch(const struct mf_session *session,
+                                  const Memferry__V1__Batch *batch)
+{
+    size_t rows = (size_t)mf_workload_rows(&session->plan.workload);
+    if (batch == NULL || batch->n_tokens != rows || batch->n_labels != rows) {
+        return mf_status_set_reason(
+            MF_STATUS_INVALID, "BATCH_SIZE",
+            "a batch is %d sequences of %d tokens = %zu tokens and as many labels, found %zu and "
+            "%zu (pad with label -100)",
+            session->plan.workload.micro_batch, session->plan.workload.seq_len, rows,
+            batch == NULL ? 0 : batch->n_tokens, batch == NULL ? 0 : batch->n_labels);
+    }
+    return mf_executor_check_tokens(&session->spec.model, &session->plan.workload, batch->tokens,
+                                    batch->labels);
+}
+
+static enum mf_status read_adam(const struct mf_session *session,
+                                const Memferry__V1__AdamParams *params, struct mf_adam *out)
+{
+    if (params == NULL) {
+        return mf_status_set(MF_STATUS_INVALID, "adam is missing: give at least learning_rate");
+    }
+    bool default_betas = params->beta1 == 0 && params->beta2 == 0;
+    *out = (struct mf_adam){
+        .learning_rate = params->learning_rate,
+        .beta1 = default_betas ? 0.9 : params->beta1,
+        .beta2 = default_betas ? 0.999 : params->beta2,
+        .eps = params->eps == 0 ? 1e-8 : params->eps,
+        .weight_decay = params->weight_decay,
+        .clip_norm = params->clip_norm,
+        .skip_nonfinite = !params->update_nonfinite && session->plan.workload.clip,
+    };
+    return mf_executor_check_adam(&session->plan.workload, out);
+}
+
+static enum mf_status job_forward_backward(struct mf_session_job *job)
+{
+    struct step_work *work = job->context;
+    int64_t start = now_ns();
+    MF_TRY(mf_executor_forward_backward(job->session->executor, work->batch->tokens,
+                                        work->batch->labels, work->update ? &work->adam : NULL,
+                                        &work->micro, &work->updated));
+    work->elapsed_ns = now_ns() - start;
+    return MF_STATUS_OK;
+}
+
+static enum mf_status job_update(struct mf_session_job *job)
+{
+    struct step_work *work = job->context;
+    int64_t start = now_ns();
+    MF_TRY(mf_executor_update(job->session->executor, &work->adam, &work->updated));
+    work->elapsed_ns = now_ns() - start;
+    return MF_STATUS_OK;
+}
+
+static enum mf_status job_evaluate(struct mf_session_job *job)
+{
+    struct step_work *work = job->context;
+    return mf_executor_evaluate(job->session->executor, work->batch->tokens, work->batch->labels,
+                                &work->micro, work->logprobs);
+}
+
+static void note_update(struct mf_session *session, const struct step_work *work)
+{
+    const struct mf_update_result *updated = &work->updated;
+    pthread_mutex_lock(&session->lock);
+    session->step = updated->step;
+    session->loss =
+        updated->token_count > 0 ? updated->loss_sum / (double)updated->token_count : 0;
+    session->step_ms = (double)work->elapsed_ns * 1e-6;
+    session->tokens_per_second =
+        work->elapsed_ns > 0 ? (double)updated->token_count * 1e9 / (double)work->elapsed_ns : 0;
+    pthread_mutex_unlock(&session->lock);
+}
+
+static void answer_update(struct mf_session *session, const struct mf_session_call *call,
+                          const struct step_work *work)
+{
+    Memferry__V1__OptimStepResponse reply = MEMFERRY__V1__OPTIM_STEP_RESPONSE__INIT;
+    note_update(session, work);
+    reply.step = work->updated.step;
+    reply.grad_norm = work->updated.norm;
+    reply.skipped = work->updated.skipped;
+    reply.token_count = work->updated.token_count;
+    reply.loss = session->loss;
+    reply.elapsed_ms = (double)work->elapsed_ns * 1e-6;
+    mf_session_call_answer(session, call, &reply.base);
+}
+
+static enum mf_status do_forward_backward(struct mf_session *session, const struct mf_session_call *call,
+                                          const struct mf_session_call *optim)
+{
+    const Memferry__V1__ForwardBackwardRequest *request = call->message;
+    struct step_work work = {.batch = request->batch};
+    MF_TRY(check_batch(session, request->batch));
+    if (optim->seq_id != 0) { /* a bad OptimStep is answered when its turn comes, alone */
+        const Memferry__V1__OptimStepRequest *update = optim->message;
+        work.update = read_adam(session, update->adam, &work.adam) == MF_STATUS_OK;
+    }
+    MF_TRY(mf_session_work_device(session, "forward_backward", job_forward_backward, &work));
+    Memferry__V1__ForwardBackwardResponse reply = MEMFERRY__V1__FORWARD_BACKWARD_RESPONSE__INIT;
+    reply.loss_sum = work.micro.loss_sum;
+    reply.token_count = work.micro.token_count;
+    reply.loss = work.micro.token_count > 0 ? reply.loss_sum / (double)reply.token_count : 0;
+    reply.elapsed_ms = (double)work.elapsed_ns * 1e-6;
+    mf_session_call_answer(session, call, &reply.base);
+    if (work.update) {
+        answer_update(session, optim, &work);
+    }
+    return MF_STATUS_OK;
+}
+
+static enum mf_status do_optim_step(struct mf_session *session, const struct mf_session_call *call,
+                                    const struct mf_session_call *optim)
+{
+    const Memferry__V1__OptimStepRequest *request = call->message;
+    struct step_work work = {0};
+    (void)optim;
+    MF_TRY(read_adam(session, request->adam, &work.adam));
+    MF_TRY(mf_session_work_device(session, "optim_step", job_update, &work));
+    answer_update(session, call, &work);
+    return MF_STATUS_OK;
+}
+
+static enum mf_status do_forward(struct mf_session *session, const struct mf_session_call *call,
+                                 const struct mf_session_call *optim)
+{
+    const Memferry__V1__ForwardRequest *request = call->message;
+    struct step_work work = {.batch = request->batch};
+    (void)optim;
+    MF_TRY(check_batch(session, request->batch));
+    work.logprobs = calloc(request->batch->n_tokens, sizeof(float));
+    MF_ASSERT(work.logprobs != NULL);
+    enum mf_status status = mf_session_work_device(session, "forward", job_evaluate, &work);
+    if (status == MF_STATUS_OK) {
+        Memferry__V1__ForwardResponse reply = MEMFERRY__V1__FORWARD_RESPONSE__INIT;
+        reply.loss_sum = work.micro.loss_sum;
+        reply.token_count = work.micro.token_count;
+        reply.loss = reply.token_count > 0 ? reply.loss_sum / (double)reply.token_count : 0;
+        reply.n_logprobs = request->batch->n_tokens;
+        reply.logprobs = work.logprobs;
+        mf_session_call_answer(session, call, &reply.base);
+    }
+    free(work.logprobs);
+    return status;
+}
+
+static enum mf_status do_sample(struct mf_session *session, const struct mf_session_call *call,
+                                const struct mf_session_call *optim)
+{
+    const Memferry__V1__SampleRequest *request = call->message;
+    struct mf_session_sample sample = {
+        .prompt = request->prompt,
+        .prompt_count = (int32_t)request->n_prompt,
+        .max_tokens = request->max_tokens,
+        .temperature = request->temperature,
+        .top_k = request->top_k,
+        .seed = request->seed,
+    };
+    (void)optim;
+    int32_t *tokens = NULL;
+    MF_TRY(mf_session_sample(session, &sample, &tokens));
+    Memferry__V1__SampleResponse reply = MEMFERRY__V1__SAMPLE_RESPONSE__INIT;
+    reply.n_tokens = (size_t)request->max_tokens;
+    reply.tokens = tokens;
+    mf_session_call_answer(session, call, &reply.base);
+    free(tokens);
+    return MF_STATUS_OK;
+}
+
+static enum mf_status do_save(struct mf_session *session, const struct mf_session_call *call,
+                              const struct mf_session_call *optim)
+{
+    const Memferry__V1__SaveStateRequest *request = call->message;
+    struct mf_arena arena;
+    const char *folder = NULL;
+    (void)optim;
+    mf_arena_init(&arena);
+    enum mf_status status =
+        mf_convert_path(session->table->service, request->path, &arena, &folder);
+    if (status == MF_STATUS_OK) {
+        status = mf_session_state_save(session, folder, request->weights_only, NULL);
+    }
+    if (status == MF_STATUS_OK) {
+        Memferry__V1__SaveStateResponse reply = MEMFERRY__V1__SAVE_STATE_RESPONSE__INIT;
+        reply.path = (char *)folder;
+        reply.bytes = session->spec.model.params * (request->weights_only ? 2 : 14);
+        mf_session_call_answer(session, call, &reply.base);
+    }
+    mf_arena_reset(&arena);
+    return status;
+}
+
+static enum mf_status do_load(struct mf_session *session, const struct mf_session_call *call,
+                              const struct mf_session_call *optim)
+{
+    const Memferry__V1__LoadStateRequest *request = call->message;
+    Memferry__V1__LoadStateResponse reply = MEMFERRY__V1__LOAD_STATE_RESPONSE__INIT;
+    struct mf_arena arena;
+    const char *folder = NULL;
+    bool optimizer = false;
+    (void)optim;
+    mf_arena_init(&arena);
+    enum mf_status status =
+        mf_convert_path(session->table->service, request->path, &arena, &folder);
+    if (status == MF_STATUS_OK) {
+        status = mf_session_state_load(session, folder, &optimizer, NULL);
+    }
+    mf_arena_reset(&arena);
+    if (status == MF_STATUS_OK) {
+        reply.step = mf_executor_step(session->executor);
+        reply.optimizer_loaded = optimizer;
+        mf_session_call_answer(session, call, &reply.base);
+    }
+    return status;
+}
+
+static enum mf_status (*const verbs[MF_SESSION_VERB_COUNT])(struct mf_session *,
+                                                            const struct mf_session_call *,
+                                                            const struct mf_session_call *) = {
+    [MF_SESSION_FORWARD_BACKWARD] = do_forward_backward,
+    [MF_SESSION_OPTIM_STEP] = do_optim_step,
+    [MF_SESSION_FORWARD] = do_forward,
+    [MF_SESSION_SAMPLE] = do_sample,
+    [MF_SESSION_SAVE] = do_save,
+    [MF_SESSION_LOAD] = do_load,
+};
+
+void mf_session_work_calls(struct mf_session *session)
+{
+    struct mf_session_call call;
+    struct mf_session_call optim;
+    while (mf_session_call_next(session, &call, &optim)) {
+        if (verbs[call.verb](session, &call, &optim) != MF_STATUS_OK) {
+            mf_session_call_fail(session, &call);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+/*
+ * The result never depends on the plan: random plans of tiny models give the same bits as the
+ * resident one, for losses, norms and all parameters after five steps with accumulation and
+ * clipping; with delays on every lane, step by step or as whole steps, and after a move of all
+ * state into another plan in between.
+ */
+#define HARNESS_TIMEOUT_S 1500
+#define HARNESS_THREADS
+
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/model.h"
+#include "core/plan.h"
+#include "planner/solve.h"
+#include "runtime/executor.h"
+#include "runtime/weights.h"
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define PLANS_PER_MODEL 12
+#else
+#define PLANS_PER_MODEL 70
+#endif
+#define STEPS 5
+#define PANEL_BYTES 8192
+
+static const char *const presets[] = {"tiny-gpt2", "tiny-llama", "tiny-qwen3"};
+
+struct outcome {
+    double loss[STEPS];
+    double norm[STEPS];
+    float *parameters; /* master, first and second moment of all owners */
+    size_t count;
+};
+
+struct job {
+    struct mf_model *model;
+    struct mf_plan *plan;
+    struct mf_device *device;
+    struct mf_executor *executor;
+};
+
+static const struct mf_workload workload = {
+    .micro_batch = 2, .seq_len = 24, .accumulation = 3, .clip = true};
+static const struct mf_adam adam = {
+    .learning_rate = 1e-2,
+    .beta1 = 0.9,
+    .beta2 = 0.95,
+    .eps = 1e-8,
+    .weight_decay = 0.1,
+    .clip_norm = 0.5,
+    .skip_nonfinite = true,
+};
+
+static size_t parameter_count(const struct mf_model *model)
+{
+    size_t count = 0;
+    for (int32_t i = 0; i < model->unit_count; i++) {
+        count += model->units[i].owner == i ? (size_t)model->units[i].elements * 3 : 0;
+    }
+    return count;
+}
+
+static void open_job(struct job *job, struct mf_model *model, struct mf_plan *plan,
+                     uint64_t jitter_seed)
+{
+    const struct mf_device_options options = {
+        .memory_bytes = 1ll << 30, .jitter_seed = jitter_seed, .jitter_ns_max = 200000};
+    const struct mf_device_interface *host = mf_device_host();
+    int64_t peak[MF_SPACE_COUNT];
+    *job = (struct job){.model = model, .plan = plan};
+    assert_ok(host->open(&options, &job->device));
+    assert_ok(mf_executor_open(host, job->device, model, plan, NULL, NULL, &job->executor));
+    assert_ok(mf_step_peak(model, plan, peak));
+    assert_int_equal(peak[MF_SPACE_DEVICE], host->reserved_bytes(job->device));
+    assert_int_equal(peak[MF_SPACE_HOST], mf_executor_bytes(job->executor, MF_SPACE_HOST));
+}
+
+static void close_job(struct job *job)
+{
+    mf_executor_close(job->executor);
+    assert_int_equal(mf_device_host()->reserved_bytes(job->device), 0);
+    mf_device_host()->close(job->device);
+}
+
+static void init_parameters(const struct job *job)
+{
+    for (int32_t i = 0; i < job->model->unit_count; i++) {
+        const struct mf_unit *unit = &job->model->units[i];
+        if (unit->owner != i) {
+            continue;
+        }
+        float *master = calloc((size_t)unit->elements, sizeof(float));
+        mf_weights_init_unit(job->model, i, 7, master);
+        assert_ok(mf_executor_put_unit(job->executor, i, master, NULL, NULL));
+        free(master);
+    }
+}
+
+static void get_parameters(const struct job *job, float *out)
+{
+    for (int32_t i = 0; i < job->model->unit_count; i++) {
+        const struct mf_unit *unit = &job->model->units[i];
+        if (unit->owner == i) {
+            assert_ok(mf_executor_get_unit(job->executor, i, out, out + unit->elements,
+                                           out + 2 * unit->elements));
+            out += 3 * unit->elements;
+        }
+    }
+}
+
+static void put_parameters(const struct job *job, const float *from)
+{
+    for (int32_t i = 0; i < job->model->unit_count; i++) {
+        const struct mf_unit *unit = &job->model->units[i];
+        if (unit->owner == i) {
+            assert_ok(mf_executor_put_unit(job->executor, i, from, from + unit->elements,
+                                           from + 2 * unit->elements));
+            from += 3 * unit->elements;
+        }
+    }
+}
+
+/* The same tokens for every plan; every ninth label is ignored. */
+static void make_batch(const struct mf_model *model, int step, int32_t *tokens, int32_t *labels)
+{
+    int64_t count = mf_workload_rows(&workload) * workload.accumulation;
+    uint64_t state = 1234567ull + (uint64_t)step;
+    for (int64_t i = 0; i < count; i++) {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        tokens[i] = (int32_t)((state >> 33) % (uint64_t)model->vocab);
+        labels[i] = i % 9 == 4 ? -100 : (int32_t)((state >> 40) % (uint64_t)model->vocab);
+    }
+}
+
+static void one_step(struct job *job, int step, bool whole, struct outcome *out)
+{
+    int64_t rows = mf_workload_rows(&workload);
+    int32_t tokens[2 * 24 * 3];
+    int32_t labels[2 * 24 * 3];
+    struct mf_update_result update;
+    make_batch(job->model, step, tokens, labels);
+    if (whole) {
+        assert_ok(mf_executor_run(job->executor, tokens, labels, &adam, &update));
+    } else {
+        struct mf_micro_result micro;
+        bool together = step % 2 == 0;
+        for (int32_t i = 0; i < workload.accumulation; i++) {
+            bool last = i == workload.accumulation - 1;
+            assert_ok(mf_executor_forward_backward(job->executor, tokens + i * rows,
+                                                   labels + i * rows,
+                                                   last && together ? &adam : NULL, &micro,
+                                                   &update));
+        }
+        if (!together) {
+            assert_ok(mf_executor_update(job->executor, &adam, &update));
+        }
+    }
+    assert_false(update.skipped);
+    assert_int_equal(update.step, step + 1);
+    out->loss[step] = update.loss_sum / (double)update.token_count;
+    out->norm[step] = update.norm;
+}
+
+static void run_plan(struct mf_model *model, struct mf_plan *plan, struct mf_plan *second,
+                     uint64_t jitter_seed, bool whole, struct outcome *out)
+{
+    struct job job;
+    open_job(&job, model, plan, jitter_seed);
+    init_parameters(&job);
+    for (int step = 0; step < STEPS; step++) {
+        if (second != NULL && step == 2) { /* as a resume under another plan does */
+            get_parameters(&job, out->parameters);
+            close_job(&job);
+            open_job(&job, model, second, jitter_seed);
+            put_parameters(&job, out->parameters);
+            mf_executor_set_step(job.executor, step);
+        }
+        one_step(&job, step, whole, out);
+    }
+    get_parameters(&job, out->parameters);
+    close_job(&job);
+}
+
+static void explain(const struct mf_model *model, const struct mf_plan *plan)
+{
+    for (int32_t i = 0; i < model->unit_count; i++) {
+        print_message("  %-40s %-8s %-7s %-7s %s\n", model->units[i].name,
+                      mf_plan_forward_name(plan->units[i].forward),
+                      mf_plan_backward_name(plan->units[i].backward),
+                      mf_plan_gradient_name(plan->units[i].gradient),
+                      mf_plan_optimizer_name(plan->units[i].optimizer));
+    }
+    for (int32_t i = 0; i < model->block_count; i++) {
+        print_message("  block %d: %s\n", i, mf_plan_activation_name(plan->activations[i]));
+    }
+}
+
+static void compare(const struct mf_model *model, const struct mf_plan *plan, uint64_t seed,
+                    const struct outcome *reference, const struct outcome *found)
+{
+    bool same = memcmp(reference->loss, found->loss, sizeof(found->loss)) == 0 &&
+                memcmp(reference->norm, found->norm, sizeof(found->norm)) == 0 &&
+                memcmp(reference->parameters, found->parameters,
+                       found->count * sizeof(float)) == 0;
+    if (!same) {
+        print_message("plan of seed %llu differs:\n", (unsigned long long)seed);
+        explain(model, plan);
+        for (int step = 0; step < STEPS; step++) {
+            print_message("  step %d: loss %.17g / %.17g, norm %.17g / %.17g\n", step,
+                          reference->loss[step], found->loss[step], reference->norm[step],
+                          found->norm[step]);
+        }
+    }
+    assert_true(same);
+}
+
+static void new_outcome(const struct mf_model *model, struct outcome *out)
+{
+    out->count = parameter_count(model);
+    out->parameters = calloc(out->count, sizeof(float));
+    assert_non_null(out->parameters);
+}
+
+static void any_plan_gives_the_same_bits(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < sizeof(presets) / sizeof(presets[0]); m++) {
+        struct mf_model model;
+        struct mf_plan plan;
+        struct outcome reference;
+        struct outcome found;
+        assert_ok(mf_model_from_preset(presets[m], PANEL_BYTES, &model));
+        new_outcome(&model, &reference);
+        new_outcome(&model, &found);
+        mf_plan_init(&model, &workload, &plan);
+        run_plan(&model, &plan, NULL, 0, true, &reference);
+        mf_plan_reset(&plan);
+        assert_true(reference.loss[STEPS - 1] < reference.loss[0] * 1.5);
+        for (uint64_t seed = 1; seed <= PLANS_PER_MODEL; seed++) {
+            struct mf_plan second;
+            mf_solve_random(&model, &workload, seed, &plan);
+            mf_solve_random(&model, &workload, seed + 100000, &second);
+            run_plan(&model, &plan, seed % 3 == 0 ? &second : NULL, seed % 4 == 0 ? seed : 0,
+                     seed % 2 == 0, &found);
+            compare(&model, &plan, seed, &reference, &found);
+            mf_plan_reset(&plan);
+            mf_plan_reset(&second);
+        }
+        free(reference.parameters);
+        free(found.parameters);
+        mf_model_reset(&model);
+    }
+}
+
+/* Panels are geometry: other panels may change sums, but never by more than rounding. */
+static void panels_change_only_rounding(void **state)
+{
+    (void)state;
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        struct mf_model model;
+        struct mf_plan plan;
+        struct outcome found;
+        assert_ok(mf_model_from_preset("tiny-llama", i == 0 ? PANEL_BYTES : 0, &model));
+        new_outcome(&model, &found);
+        mf_plan_init(&model, &workload, &plan);
+        run_plan(&model, &plan, NULL, 0, true, &found);
+        loss[i] = found.loss[STEPS - 1];
+        mf_plan_reset(&plan);
+        free(found.parameters);
+        mf_model_reset(&model);
+    }
+    assert_near(loss[0], loss[1], 0.02, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_plan_gives_the_same_bits),
+        cmocka_unit_test(panels_change_only_rounding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
