@@ -1,0 +1,411 @@
+/*
+ * The strategy `auto`: the named strategies and the seeds, then local search. See solve_context.h.
+ *
+ * A candidate is first looked at through its lane totals (work.h): one whose busiest lane alone
+ * takes as long as the best plan, or whose buffers alone are too much, is never built. The others
+ * are tried in the order of that estimate.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/solve_seed.h"
+
+/* A plan must be this much faster to replace another, so that ties keep the simpler one. */
+#define BETTER 0.9995
+/* Share of the evaluations that seeds may take. */
+#define SEED_SHARE 2
+#define RANGES_MAX 64
+/* Moves that are ranked for each that can be tried. */
+#define MOVES_PER_EVALUATION 8
+
+struct best {
+    struct mf_plan plan;
+    struct mf_solve_score score;
+    bool have;
+};
+
+/* Takes `plan` (its ownership too) when it is better. */
+static void offer(struct best *best, struct mf_plan *plan, const struct mf_solve_score *score)
+{
+    bool better = score->fits && (!best->have || score->ns < best->score.ns * BETTER);
+    if (better) {
+        if (best->have) {
+            mf_plan_reset(&best->plan);
+        }
+        best->plan = *plan;
+        best->score = *score;
+        best->have = true;
+    } else {
+        mf_plan_reset(plan);
+    }
+}
+
+/* The busiest lane, and the bytes that are certain. */
+static double estimate(const struct mf_solve_context *context, const struct mf_plan *plan,
+                       int64_t *bytes)
+{
+    struct mf_work_lanes lanes;
+    mf_work_plan(&context->work, context->model, plan, &lanes, bytes);
+    double busiest = 0;
+    for (int lane = 0; lane < MF_LANE_COUNT; lane++) {
+        busiest = fmax(busiest, lanes.ns[lane]);
+    }
+    return busiest;
+}
+
+static enum mf_status try_strategies(struct mf_solve_context *context, struct best *best)
+{
+    for (int i = 0; i < MF_STRATEGY_COUNT; i++) {
+        struct mf_plan plan;
+        struct mf_solve_score score;
+        if (i == MF_STRATEGY_AUTO) {
+            continue;
+        }
+        mf_solve_decide_start(context, &plan);
+        enum mf_status status =
+            mf_solve_strategy_build(context, (enum mf_strategy)i, &plan, &score);
+        if (status != MF_STATUS_OK) {
+            mf_plan_reset(&plan);
+            return status;
+        }
+        offer(best, &plan, &score);
+    }
+    return MF_STATUS_OK;
+}
+
+/* What a plan needs beyond what mf_work_plan counts: rings and working space. */
+static enum mf_status try_frugal(struct mf_solve_context *context, struct best *best,
+                                 int64_t *overhead)
+{
+    struct mf_plan plan;
+    struct mf_solve_score score;
+    int64_t counted = 0;
+    mf_solve_decide_start(context, &plan);
+    enum mf_status status = mf_solve_strategy_frugal(context, &plan, &score);
+    if (status != MF_STATUS_OK) {
+        mf_plan_reset(&plan);
+        return status;
+    }
+    (void)estimate(context, &plan, &counted);
+    *overhead = score.bytes[MF_SPACE_DEVICE] - counted;
+    offer(best, &plan, &score);
+    return MF_STATUS_OK;
+}
+
+/* Builds a seed smaller until it fits: what it needs beyond the count is known after a build. */
+static enum mf_status try_seed(struct mf_solve_context *context, int32_t index, int64_t overhead,
+                               struct best *best)
+{
+    int64_t limit = context->budget[MF_SPACE_DEVICE] - overhead;
+    for (int attempt = 0; attempt < 3 && limit > 0; attempt++) {
+        struct mf_plan plan;
+        struct mf_solve_score score;
+        mf_solve_seed_build(context, index, limit, &plan);
+        enum mf_status status = mf_solve_score_plan(context, &plan, &score);
+        if (status != MF_STATUS_OK) {
+            mf_plan_reset(&plan);
+            return status;
+        }
+        int64_t over = score.bytes[MF_SPACE_DEVICE] - context->budget[MF_SPACE_DEVICE];
+        bool host_fits = score.bytes[MF_SPACE_HOST] <= context->budget[MF_SPACE_HOST];
+        offer(best, &plan, &score);
+        if (over <= 0 || !host_fits) {
+            break;
+        }
+        limit -= over;
+    }
+    return MF_STATUS_OK;
+}
+
+struct ranked {
+    double estimate;
+    int32_t index;
+};
+
+static int by_estimate(const void *left, const void *right)
+{
+    const struct ranked *a = left;
+    const struct ranked *b = right;
+    if (a->estimate != b->estimate) {
+        return a->estimate < b->estimate ? -1 : 1;
+    }
+    return a->index < b->index ? -1 : 1;
+}
+
+static enum mf_status try_seeds(struct mf_solve_context *context, int64_t overhead,
+                                struct best *best)
+{
+    int32_t count = mf_solve_seed_count();
+    struct ranked *order = calloc((size_t)count, sizeof(*order));
+    MF_ASSERT(order != NULL);
+    for (int32_t i = 0; i < count; i++) {
+        struct mf_plan plan;
+        int64_t bytes = 0;
+        mf_solve_seed_build(context, i, context->budget[MF_SPACE_DEVICE] - overhead, &plan);
+        order[i] = (struct ranked){estimate(context, &plan, &bytes), i};
+        mf_plan_reset(&plan);
+    }
+    qsort(order, (size_t)count, sizeof(*order), by_estimate);
+    enum mf_status status = MF_STATUS_OK;
+    int32_t share = context->evaluations_max / SEED_SHARE;
+    for (int32_t i = 0; i < count && status == MF_STATUS_OK; i++) {
+        bool enough = best->have && (context->evaluations > share ||
+                                     order[i].estimate >= best->score.ns * BETTER ||
+                                     mf_solve_score_spent(context));
+        if (!enough) {
+            status = try_seed(context, order[i].index, overhead, best);
+        }
+    }
+    free(order);
+    return status;
+}
+
+/* Moves: a choice for a group of equal units (or all) in a range of blocks, the activations of a
+ * range, or the ring's depth. */
+enum move_kind { MOVE_WEIGHT, MOVE_UPDATE, MOVE_BOTH, MOVE_ACTIVATION, MOVE_RING };
+
+struct move {
+    enum move_kind kind;
+    int32_t group;       /* representative unit, -1 = all */
+    int32_t first, last; /* blocks */
+    int choice;
+    int other; /* update choice of MOVE_BOTH */
+};
+
+struct moves {
+    struct move *moves;
+    int32_t count, capacity;
+};
+
+static void add_move(struct moves *moves, struct move move)
+{
+    if (moves->count == moves->capacity) {
+        moves->capacity = moves->capacity == 0 ? 1024 : moves->capacity * 2;
+        moves->moves = realloc(moves->moves, (size_t)moves->capacity * sizeof(*moves->moves));
+        MF_ASSERT(moves->moves != NULL);
+    }
+    moves->moves[moves->count++] = move;
+}
+
+static bool same_unit(const struct mf_model *model, int32_t a, int32_t b)
+{
+    const struct mf_unit *left = &model->units[a];
+    const struct mf_unit *right = &model->units[b];
+    return left->kind == right->kind && left->rows == right->rows &&
+           left->columns == right->columns &&
+           (left->bias.name == NULL) == (right->bias.name == NULL);
+}
+
+static void apply(const struct mf_solve_context *context, const struct move *move,
+                  struct mf_plan *plan)
+{
+    int32_t slots = plan->ring_slots > 0 ? plan->ring_slots : MF_SOLVE_RING_DEFAULT;
+    if (move->kind == MOVE_RING) {
+        mf_solve_decide_ring(plan, move->choice);
+        return;
+    }
+    if (move->kind == MOVE_ACTIVATION) {
+        for (int32_t i = move->first; i <= move->last; i++) {
+            plan->activations[i] = (enum mf_activation)move->choice;
+        }
+        return;
+    }
+    for (int32_t i = 0; i < plan->unit_count; i++) {
+        int32_t block = context->model->units[i].block;
+        if (block < move->first || block > move->last ||
+            (move->group >= 0 && !same_unit(context->model, i, move->group))) {
+            continue;
+        }
+        if (move->kind != MOVE_UPDATE) {
+            mf_solve_decide_weight(context, plan, i, move->choice);
+        }
+        if (move->kind != MOVE_WEIGHT) {
+            mf_solve_decide_update(context, plan, i,
+                                   move->kind == MOVE_BOTH ? move->other : move->choice);
+        }
+    }
+    mf_solve_decide_ring(plan, slots);
+}
+
+static void add_choices(struct moves *moves, int32_t group, int32_t first, int32_t last)
+{
+    struct move move = {.group = group, .first = first, .last = last};
+    for (int i = 0; i < MF_WORK_WEIGHTS; i++) {
+        move.kind = MOVE_WEIGHT;
+        move.choice = i;
+        add_move(moves, move);
+    }
+    for (int i = 0; i < MF_WORK_UPDATES; i++) {
+        move.kind = MOVE_UPDATE;
+        move.choice = i;
+        add_move(moves, move);
+        move.kind = MOVE_BOTH;
+        move.choice = MF_WORK_WEIGHT_RESIDENT;
+        move.other = i;
+        add_move(moves, move);
+    }
+}
+
+/* All blocks, halves, quarters, eighths, then single layers (`step` apart in big models). */
+static int32_t list_ranges(const struct mf_model *model, int32_t (*ranges)[2])
+{
+    int32_t blocks = model->block_count;
+    int32_t count = 0;
+    for (int32_t parts = 1; parts <= 8 && parts <= blocks; parts *= 2) {
+        for (int32_t part = 0; part < parts; part++) {
+            ranges[count][0] = part * blocks / parts;
+            ranges[count++][1] = (part + 1) * blocks / parts - 1;
+        }
+    }
+    int32_t room = RANGES_MAX - count;
+    int32_t step = (blocks + room - 1) / room;
+    for (int32_t i = 0; i < blocks && blocks > 8; i += step) {
+        ranges[count][0] = i;
+        ranges[count++][1] = i;
+    }
+    return count;
+}
+
+/* Coarse ranges first; a search that can only try a few moves gets no fine ones. */
+static void list_moves(const struct mf_model *model, int32_t wanted, struct moves *moves)
+{
+    int32_t ranges[RANGES_MAX][2];
+    int32_t range_count = list_ranges(model, ranges);
+    int32_t layers = mf_solve_decide_layers(model);
+    for (int32_t r = 0; r < range_count && moves->count < wanted; r++) {
+        int32_t first = ranges[r][0];
+        int32_t last = ranges[r][1];
+        add_choices(moves, -1, first, last);
+        for (int32_t i = 0; i < model->unit_count; i++) {
+            bool seen = model->units[i].block < first || model->units[i].block > last;
+            for (int32_t j = 0; j < i && !seen; j++) {
+                seen = model->units[j].block >= first && same_unit(model, i, j);
+            }
+            if (!seen) {
+                add_choices(moves, i, first, last);
+            }
+        }
+        first = first < 1 ? 1 : first;
+        last = last > layers ? layers : last;
+        for (int choice = 0; choice < MF_ACTIVATION_COUNT && first <= last; choice++) {
+            add_move(moves,
+                     (struct move){
+                         .kind = MOVE_ACTIVATION, .first = first, .last = last, .choice = choice});
+        }
+    }
+    static const int rings[] = {2, 3, 4, 6, 8, 12, 16, 24, 32};
+    for (size_t i = 0; i < sizeof(rings) / sizeof(rings[0]); i++) {
+        add_move(moves, (struct move){.kind = MOVE_RING, .choice = rings[i]});
+    }
+}
+
+static bool same_plan(const struct mf_plan *a, const struct mf_plan *b)
+{
+    bool same = a->ring_slots == b->ring_slots &&
+                memcmp(a->activations, b->activations,
+                       (size_t)a->block_count * sizeof(*a->activations)) == 0;
+    for (int32_t i = 0; i < a->unit_count && same; i++) {
+        same = a->units[i].forward == b->units[i].forward &&
+               a->units[i].backward == b->units[i].backward &&
+               a->units[i].gradient == b->units[i].gradient &&
+               a->units[i].optimizer == b->units[i].optimizer;
+    }
+    return same;
+}
+
+/* Orders the moves by what they promise at best from here; hopeless ones get infinity. */
+static void rank_moves(struct mf_solve_context *context, const struct best *best,
+                       struct moves *moves, struct ranked *order)
+{
+    for (int32_t i = 0; i < moves->count; i++) {
+        struct mf_plan trial;
+        int64_t bytes = 0;
+        mf_plan_copy(&best->plan, &trial);
+        apply(context, &moves->moves[i], &trial);
+        double at_best = estimate(context, &trial, &bytes);
+        bool hopeless = at_best >= best->score.ns * BETTER ||
+                        bytes > context->budget[MF_SPACE_DEVICE] || same_plan(&trial, &best->plan);
+        order[i] = (struct ranked){hopeless ? INFINITY : at_best, i};
+        mf_plan_reset(&trial);
+    }
+    qsort(order, (size_t)moves->count, sizeof(*order), by_estimate);
+}
+
+static enum mf_status try_move(struct mf_solve_context *context, const struct move *move,
+                               struct best *best)
+{
+    struct mf_plan trial;
+    struct mf_solve_score score = {0};
+    int64_t bytes = 0;
+    mf_plan_copy(&best->plan, &trial);
+    apply(context, move, &trial);
+    if (same_plan(&trial, &best->plan) ||
+        estimate(context, &trial, &bytes) >= best->score.ns * BETTER ||
+        bytes > context->budget[MF_SPACE_DEVICE]) {
+        mf_plan_reset(&trial);
+        return MF_STATUS_OK;
+    }
+    enum mf_status status = mf_solve_score_plan(context, &trial, &score);
+    if (status != MF_STATUS_OK) {
+        mf_plan_reset(&trial);
+        return status;
+    }
+    offer(best, &trial, &score);
+    return MF_STATUS_OK;
+}
+
+static enum mf_status climb(struct mf_solve_context *context, struct best *best)
+{
+    struct moves moves = {0};
+    list_moves(context->model, context->evaluations_max * MOVES_PER_EVALUATION, &moves);
+    struct ranked *order = calloc((size_t)moves.count + 1, sizeof(*order));
+    MF_ASSERT(order != NULL);
+    enum mf_status status = MF_STATUS_OK;
+    bool improved = true;
+    while (improved && status == MF_STATUS_OK && !mf_solve_score_spent(context)) {
+        double before = best->score.ns;
+        rank_moves(context, best, &moves, order);
+        for (int32_t i = 0; i < moves.count && status == MF_STATUS_OK; i++) {
+            if (isinf(order[i].estimate) || mf_solve_score_spent(context)) {
+                break;
+            }
+            status = try_move(context, &moves.moves[order[i].index], best);
+        }
+        improved = best->score.ns < before * BETTER;
+    }
+    free(order);
+    free(moves.moves);
+    return status;
+}
+
+/* Nothing fits: the plan given back is the one nearest to fitting, for the message. */
+static enum mf_status give_up(struct mf_solve_context *context, struct mf_plan *plan,
+                              struct mf_solve_score *out)
+{
+    return mf_solve_strategy_frugal(context, plan, out);
+}
+
+enum mf_status mf_solve_search(struct mf_solve_context *context, struct mf_plan *plan,
+                               struct mf_solve_score *out)
+{
+    struct best best = {0};
+    int64_t overhead = 0;
+    enum mf_status status = MF_STATUS_OK;
+    MF_TRY_GOTO(try_strategies(context, &best), out);
+    MF_TRY_GOTO(try_frugal(context, &best, &overhead), out);
+    MF_TRY_GOTO(try_seeds(context, overhead, &best), out);
+    if (!best.have) {
+        return give_up(context, plan, out);
+    }
+    MF_TRY_GOTO(climb(context, &best), out);
+    mf_plan_reset(plan);
+    *plan = best.plan;
+    *out = best.score;
+    return MF_STATUS_OK;
+out:
+    if (best.have) {
+        mf_plan_reset(&best.plan);
+    }
+    return status;
+}

@@ -1,0 +1,165 @@
+/*
+ * Seeds of the search: see solve_seed.h.
+ *
+ * A seed begins with a base that holds almost nothing on the device, then spends memory on
+ * activations, weights and optimizer state in one of their six orders.
+ */
+#include "planner/solve_seed.h"
+
+/* What device memory can be spent on. */
+enum spend { SPEND_ACTIVATION, SPEND_WEIGHT, SPEND_STATE, SPEND_COUNT };
+
+static const enum spend orders[][SPEND_COUNT] = {
+    {SPEND_ACTIVATION, SPEND_WEIGHT, SPEND_STATE}, {SPEND_WEIGHT, SPEND_ACTIVATION, SPEND_STATE},
+    {SPEND_WEIGHT, SPEND_STATE, SPEND_ACTIVATION}, {SPEND_STATE, SPEND_WEIGHT, SPEND_ACTIVATION},
+    {SPEND_STATE, SPEND_ACTIVATION, SPEND_WEIGHT}, {SPEND_ACTIVATION, SPEND_STATE, SPEND_WEIGHT},
+};
+#define ORDER_COUNT ((int32_t)(sizeof(orders) / sizeof(orders[0])))
+
+/* Bases: how gradients and updates go, and every how many-th owner is updated by the GPU with its
+ * state passing through (0 = none). */
+static const struct {
+    enum mf_gradient gradient;
+    int32_t every;
+    bool keep; /* streamed copies stay for the backward, as far as memory goes */
+    enum mf_activation activation;
+} bases[] = {
+    {MF_GRADIENT_COPY, 0, false, MF_ACTIVATION_RECOMPUTE},
+    {MF_GRADIENT_COPY, 2, false, MF_ACTIVATION_RECOMPUTE},
+    {MF_GRADIENT_DIRECT, 0, false, MF_ACTIVATION_RECOMPUTE},
+    {MF_GRADIENT_COPY, 1, false, MF_ACTIVATION_RECOMPUTE},
+    {MF_GRADIENT_COPY, 3, false, MF_ACTIVATION_RECOMPUTE},
+    {MF_GRADIENT_COPY, 0, false, MF_ACTIVATION_OFFLOAD},
+    {MF_GRADIENT_COPY, 0, true, MF_ACTIVATION_RECOMPUTE},
+};
+#define BASE_COUNT ((int32_t)(sizeof(bases) / sizeof(bases[0])))
+
+struct purse {
+    const struct mf_solve_context *context;
+    struct mf_plan *plan;
+    int64_t left;
+};
+
+/* Tables and vectors: a copy of them costs more than reading what is needed in place. */
+static bool reads_little(enum mf_unit_kind kind)
+{
+    return kind == MF_UNIT_EMBEDDING || kind == MF_UNIT_POSITION || kind == MF_UNIT_NORM;
+}
+
+static void build_base(const struct mf_solve_context *context, int32_t base, struct mf_plan *plan)
+{
+    int direct = mf_work_find_weight(MF_WEIGHT_FORWARD_DIRECT, MF_WEIGHT_BACKWARD_DIRECT);
+    int stream = mf_work_find_weight(MF_WEIGHT_FORWARD_STREAM, MF_WEIGHT_BACKWARD_STREAM);
+    enum mf_gradient gradient = bases[base].gradient;
+    int32_t owners = 0;
+    for (int32_t i = 0; i < plan->unit_count; i++) {
+        const struct mf_unit *unit = &context->model->units[i];
+        mf_solve_decide_weight(context, plan, i, reads_little(unit->kind) ? direct : stream);
+        if (unit->owner != i) {
+            continue;
+        }
+        bool passes = bases[base].every > 0 && owners++ % bases[base].every == 0;
+        mf_solve_decide_update(
+            context, plan, i,
+            mf_work_find_update(gradient, passes ? MF_OPTIMIZER_GPU_STREAM : MF_OPTIMIZER_CPU));
+    }
+    for (int32_t i = 1; i <= mf_solve_decide_layers(context->model); i++) {
+        plan->activations[i] = bases[base].activation;
+    }
+}
+
+static void spend_activations(struct purse *purse)
+{
+    const struct mf_work_block *blocks = purse->context->work.blocks;
+    for (int32_t i = mf_solve_decide_layers(purse->context->model); i >= 1; i--) {
+        if (blocks[i].kept_bytes <= purse->left) {
+            purse->plan->activations[i] = MF_ACTIVATION_KEEP;
+            purse->left -= blocks[i].kept_bytes;
+        }
+    }
+}
+
+/* Device bytes of a unit's weights and, if it owns them, gradient and state. */
+static int64_t held(const struct purse *purse, int32_t index)
+{
+    const struct mf_work_unit *work = &purse->context->work.units[index];
+    int64_t bytes = work->weight_bytes[mf_solve_decide_weight_of(purse->plan, index)];
+    if (purse->context->model->units[index].owner == index) {
+        bytes += work->update_bytes[mf_solve_decide_update_of(purse->plan, index)];
+    }
+    return bytes;
+}
+
+static void spend_units(struct purse *purse, bool state)
+{
+    int resident_update = mf_work_find_update(MF_GRADIENT_DEVICE, MF_OPTIMIZER_GPU);
+    for (int32_t i = 0; i < purse->plan->unit_count; i++) {
+        struct mf_unit_decision before = purse->plan->units[i];
+        if (purse->context->model->units[i].owner != i) {
+            continue;
+        }
+        int weight = mf_solve_decide_weight_of(purse->plan, i);
+        int update = mf_solve_decide_update_of(purse->plan, i);
+        int64_t had = held(purse, i);
+        if (state) {
+            mf_solve_decide_update(purse->context, purse->plan, i, resident_update);
+        } else {
+            mf_solve_decide_weight(purse->context, purse->plan, i, MF_WORK_WEIGHT_RESIDENT);
+        }
+        int64_t more = held(purse, i) - had;
+        if (more <= purse->left) {
+            purse->left -= more;
+            continue;
+        }
+        mf_solve_decide_weight(purse->context, purse->plan, i, weight);
+        mf_solve_decide_update(purse->context, purse->plan, i, update);
+        purse->plan->units[i] = before;
+    }
+}
+
+/* From the last unit on: its copy is needed again soonest. */
+static void spend_copies(struct purse *purse)
+{
+    int keep = mf_work_find_weight(MF_WEIGHT_FORWARD_STREAM, MF_WEIGHT_BACKWARD_KEEP);
+    for (int32_t i = purse->plan->unit_count - 1; i >= 0; i--) {
+        int64_t bytes = purse->context->work.units[i].weight_bytes[keep];
+        if (purse->plan->units[i].forward == MF_WEIGHT_FORWARD_STREAM && bytes > 0 &&
+            bytes <= purse->left) {
+            mf_solve_decide_weight(purse->context, purse->plan, i, keep);
+            purse->left -= bytes;
+        }
+    }
+}
+
+int32_t mf_solve_seed_count(void)
+{
+    return ORDER_COUNT * BASE_COUNT;
+}
+
+void mf_solve_seed_build(const struct mf_solve_context *context, int32_t index, int64_t limit_bytes,
+                         struct mf_plan *out)
+{
+    mf_solve_decide_start(context, out);
+    build_base(context, index / ORDER_COUNT, out);
+    struct mf_work_lanes lanes;
+    int64_t used = 0;
+    mf_work_plan(&context->work, context->model, out, &lanes, &used);
+    struct purse purse = {.context = context, .plan = out, .left = limit_bytes - used};
+    for (int i = 0; i < SPEND_COUNT; i++) {
+        switch (orders[index % ORDER_COUNT][i]) {
+        case SPEND_ACTIVATION:
+            spend_activations(&purse);
+            break;
+        case SPEND_WEIGHT:
+        case SPEND_STATE:
+            spend_units(&purse, orders[index % ORDER_COUNT][i] == SPEND_STATE);
+            break;
+        case SPEND_COUNT:
+            break;
+        }
+    }
+    if (bases[index / ORDER_COUNT].keep) {
+        spend_copies(&purse);
+    }
+    mf_solve_decide_ring(out, MF_SOLVE_RING_DEFAULT);
+}

@@ -1,0 +1,16 @@
+/*
+ * Where the search begins: plans that fill device memory in different orders. Private to
+ * planner/solve*.c. Each seed is a plan that the caller owns. Pure; no failures.
+ */
+#ifndef MF_PLANNER_SOLVE_SEED_H
+#define MF_PLANNER_SOLVE_SEED_H
+
+#include "planner/solve_context.h"
+
+/* Seeds are numbered 0 .. mf_solve_seed_count() - 1. */
+int32_t mf_solve_seed_count(void);
+/* Makes seed `index`, filling device memory up to `limit_bytes` as mf_work_plan counts it. */
+void mf_solve_seed_build(const struct mf_solve_context *context, int32_t index, int64_t limit_bytes,
+                         struct mf_plan *out);
+
+#endif
