@@ -1,0 +1,211 @@
+/* What the CPU lane runs: sums of gradients, the norm in its fixed order, clipping, AdamW against
+ * PyTorch's formula in double. kernel_bench.h checks that bits depend on nothing else. */
+#include "kernel_bench.h"
+
+static void test_accumulate(void **state)
+{
+    (void)state;
+    for (int first = 0; first < 2; first++) {
+        struct bench bench = {
+            .call.shape = {.n = 40003, .flags = first ? MF_SHAPE_FIRST_MICRO : 0}};
+        bench_dense(&bench, 0, 2, 40003);
+        bench_dense(&bench, 1, 4, 40003);
+        bench_run(&bench, MF_KERNEL_GRADIENT_ACCUMULATE);
+        for (int64_t at = 0; at < 40003; at++) {
+            float old = first ? 0 : (float)bench_in(&bench, 1, at, 0);
+            float sum = old + (float)bench_in(&bench, 0, at, 0);
+            assert_near(bench_out(&bench, 1, at, 0), (double)sum, 0, 0);
+        }
+        bench_reset(&bench);
+    }
+}
+
+/* The order of kernel.h, word by word. */
+static double square_sum(const struct bench *bench, int64_t n)
+{
+    double total = 0;
+    for (int64_t start = 0; start < n; start += MF_SQUARE_BLOCK) {
+        double lanes[MF_SQUARE_LANES] = {0};
+        for (int64_t i = 0; i < MF_SQUARE_BLOCK && start + i < n; i++) {
+            double value = bench_in(bench, 0, start + i, 0);
+            lanes[i % MF_SQUARE_LANES] += value * value;
+        }
+        for (int half = MF_SQUARE_LANES / 2; half >= 1; half /= 2) {
+            for (int lane = 0; lane < half; lane++) {
+                lanes[lane] += lanes[lane + half];
+            }
+        }
+        total += lanes[0];
+    }
+    return total;
+}
+
+static void test_norm(void **state)
+{
+    (void)state;
+    const int64_t sizes[] = {1, 63, 65, 4096, 4097, 100001};
+    for (size_t index = 0; index < 12; index++) {
+        int64_t n = sizes[index / 2];
+        bool fp32 = index % 2 == 1;
+        struct bench bench = {.call.shape = {.n = n, .flags = fp32 ? MF_SHAPE_GRADIENT_FP32 : 0}};
+        bench_dense(&bench, 0, fp32 ? 4 : 2, n);
+        bench_dense(&bench, 1, 8, 1);
+        bench_run(&bench, MF_KERNEL_GRADIENT_NORM);
+        assert_near(bench_out(&bench, 1, 0, 0), square_sum(&bench, n), 0, 0);
+        bench_reset(&bench);
+    }
+}
+
+static struct mf_control clip(double square, struct mf_control control)
+{
+    double squares[3] = {square / 2, square / 4, square / 4};
+    struct mf_host_context context;
+    struct mf_kernel_call call = {.kernel = MF_KERNEL_CLIP, .shape = {.n = 3}};
+    call.operands[0].pointer = squares;
+    call.operands[1].pointer = &control;
+    assert_ok(mf_host_context_open("test", 1, &context));
+    assert_ok(mf_host_kernels_run(&context, &call));
+    mf_host_context_close(&context);
+    return control;
+}
+
+static void test_clip(void **state)
+{
+    (void)state;
+    struct mf_control out;
+    /* Nothing asked for: the norm alone, since updates may be running. */
+    out = clip(400, (struct mf_control){.token_count = 5, .gradient_scale = 7, .skipped = 3});
+    assert_near(out.norm, 4, 0, 1e-15);
+    assert_near(out.gradient_scale, 7, 0, 0);
+    assert_int_equal(out.skipped, 3);
+    /* Above the limit: PyTorch's coefficient. */
+    out = clip(400, (struct mf_control){.token_count = 5, .clip_norm = 1, .skipped = 1});
+    assert_near(out.gradient_scale, 0.2 * (1 / (4 + 1e-6)), 0, 1e-15);
+    assert_int_equal(out.skipped, 0);
+    /* Below it: the mean. */
+    out = clip(400, (struct mf_control){.token_count = 5, .clip_norm = 10});
+    assert_near(out.gradient_scale, 0.2, 0, 1e-15);
+    out = clip(400, (struct mf_control){.token_count = 5, .skip_nonfinite = 1});
+    assert_near(out.gradient_scale, 0.2, 0, 1e-15);
+    assert_int_equal(out.skipped, 0);
+    out = clip((double)INFINITY, (struct mf_control){.token_count = 5, .skip_nonfinite = 1});
+    assert_int_equal(out.skipped, 1);
+    out = clip((double)NAN,
+               (struct mf_control){.token_count = 5, .clip_norm = 1, .skip_nonfinite = 1});
+    assert_int_equal(out.skipped, 1);
+    assert_true(isnan(out.norm));
+    /* No token to learn from. */
+    out = clip(0, (struct mf_control){.token_count = 0, .clip_norm = 1});
+    assert_int_equal(out.skipped, 1);
+    assert_near(out.gradient_scale, 0, 0, 0);
+}
+
+struct adamw_case {
+    int64_t n;
+    int64_t k;
+    uint32_t flags;
+    double eps;
+    double decay;
+};
+
+/* One step of torch.optim.AdamW in double on p, m, v. */
+static void naive_adamw(const struct mf_control *control, double decay, double gradient, double *p,
+                        double *m, double *v)
+{
+    double t = (double)control->step;
+    double g = gradient * control->gradient_scale;
+    *p *= 1 - control->learning_rate * decay;
+    *m = control->beta1 * *m + (1 - control->beta1) * g;
+    *v = control->beta2 * *v + (1 - control->beta2) * g * g;
+    double root = sqrt(*v) / sqrt(1 - pow(control->beta2, t)) + control->eps;
+    *p -= control->learning_rate / (1 - pow(control->beta1, t)) * *m / root;
+}
+
+static void check_adamw(const struct adamw_case *c)
+{
+    struct bench bench = {.call.shape = {.n = c->n, .k = c->k, .flags = c->flags}};
+    bool fp32 = (c->flags & MF_SHAPE_GRADIENT_FP32) != 0;
+    double *naive = calloc((size_t)c->n * 3, sizeof(*naive));
+    struct mf_control control = {.learning_rate = 1e-2,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.95,
+                                 .eps = c->eps,
+                                 .weight_decay = c->decay,
+                                 .gradient_scale = 0.125};
+    bench_dense(&bench, 0, fp32 ? 4 : 2, c->n);
+    bench_dense(&bench, 1, 4, c->n * 3);
+    bench_dense(&bench, 2, 2, c->n);
+    memset(bench.operands[1].now + c->n * 4, 0, (size_t)c->n * 8);
+    bench.call.operands[3].pointer = &control;
+    for (int64_t at = 0; at < c->n; at++) {
+        naive[at] = bench_value(bench.operands[1].now, 4, at);
+    }
+    for (control.step = 1; control.step <= 5; control.step++) {
+        for (int64_t at = 0; at < c->n; at++) {
+            bench_set(&bench, 0, at, harness_random_between(-1, 1));
+        }
+        bench_run(&bench, MF_KERNEL_ADAMW);
+        for (int64_t at = 0; at < c->n; at++) {
+            uint32_t flag = at < c->k ? MF_SHAPE_DECAY_FIRST : MF_SHAPE_DECAY_REST;
+            naive_adamw(&control, (c->flags & flag) != 0 ? c->decay : 0, bench_in(&bench, 0, at, 0),
+                        &naive[at], &naive[c->n + at], &naive[2 * c->n + at]);
+            assert_near(bench_out(&bench, 1, at, 0), naive[at], 2e-6, 1e-6);
+            assert_near(bench_out(&bench, 1, c->n, at), naive[c->n + at], 1e-7, 1e-6);
+            assert_near(bench_out(&bench, 1, 2 * c->n, at), naive[2 * c->n + at], 1e-9, 2e-6);
+            /* The weight is the master as stored, rounded once. */
+            assert_near(
+                bench_out(&bench, 2, at, 0),
+                (double)mf_bf16_to_float(mf_bf16_from_float((float)bench_out(&bench, 1, at, 0))), 0,
+                0);
+        }
+    }
+    free(naive);
+    bench_reset(&bench);
+}
+
+static void test_adamw(void **state)
+{
+    (void)state;
+    const uint32_t first = MF_SHAPE_DECAY_FIRST;
+    const uint32_t rest = MF_SHAPE_DECAY_REST;
+    const uint32_t fp32 = MF_SHAPE_GRADIENT_FP32;
+    const struct adamw_case cases[] = {
+        {1, 1, 0, 1e-8, 0.1},
+        {77, 50, first, 1e-8, 0.1},
+        {77, 50, first, 1e-3, 0.1},
+        {1024, 0, rest, 1e-8, 0},
+        {5000, 4990, fp32, 1e-8, 0.1},
+        {40007, 33333, first | fp32, 1e-3, 0.1},
+        {35000, 17000, first | rest, 1e-8, 0.1},
+    };
+    for (size_t index = 0; index < sizeof(cases) / sizeof(cases[0]); index++) {
+        check_adamw(&cases[index]);
+    }
+}
+
+static void test_adamw_skipped(void **state)
+{
+    (void)state;
+    struct bench bench = {.call.shape = {.n = 100, .k = 100}};
+    struct mf_control control = {.learning_rate = 1, .step = 1, .skipped = 1};
+    bench_dense(&bench, 0, 2, 100);
+    bench_dense(&bench, 1, 4, 300);
+    bench_dense(&bench, 2, 2, 100);
+    bench.call.operands[3].pointer = &control;
+    bench_run(&bench, MF_KERNEL_ADAMW);
+    for (int index = 0; index < 3; index++) {
+        assert_memory_equal(bench.operands[index].now, bench.operands[index].before,
+                            bench.operands[index].bytes);
+    }
+    bench_reset(&bench);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_accumulate),    cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_clip),          cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_adamw_skipped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
