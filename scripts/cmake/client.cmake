@@ -1,7 +1,8 @@
 # The client: module mf_client (client/*.c), libmemferry for other programs (shared and static,
-# exporting only memferry_*), and the program memferry (client/cli*.c, client/cli/*.c, memferry.c).
+# exporting only memferry_*), and the program memferry (client/command*.c, client/render*.c,
+# client/table.c, memferry.c).
 file(GLOB client_sources CONFIGURE_DEPENDS client/*.c)
-file(GLOB cli_sources CONFIGURE_DEPENDS client/cli*.c client/cli/*.c)
+file(GLOB cli_sources CONFIGURE_DEPENDS client/command*.c client/render*.c client/table.c)
 list(REMOVE_ITEM client_sources ${cli_sources} ${CMAKE_SOURCE_DIR}/client/memferry.c)
 
 if(client_sources)

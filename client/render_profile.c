@@ -1,0 +1,58 @@
+/* A profile for people: see render.h. */
+#include "client/render.h"
+
+static void microseconds(struct mf_table *table, double ns)
+{
+    double us = ns / 1e3;
+    mf_table_cell(table, "%.*f", us >= 100 ? 0 : us >= 10 ? 1 : 2, us);
+}
+
+static void rows(struct mf_table *table, const Memferry__V1__Profile *profile)
+{
+    for (size_t i = 0; i < profile->n_measurements; i++) {
+        const Memferry__V1__Measurement *row = profile->measurements[i];
+        mf_table_cell(table, "%s", row->kernel);
+        mf_table_cell(table, "%s", row->lane);
+        mf_table_cell(table, "%s", row->placement);
+        mf_table_cell(table, row->rows > 0 ? "%lld" : "", (long long)row->rows);
+        mf_table_cell(table, row->n > 0 ? "%lld" : "", (long long)row->n);
+        mf_table_cell(table, row->k > 0 ? "%lld" : "", (long long)row->k);
+        microseconds(table, row->median_ns);
+        mf_table_cell(table, "%.1f%%",
+                      row->median_ns > 0 ? 100 * row->spread_ns / row->median_ns : 0.0);
+        mf_table_cell(table, "%d", row->samples);
+        mf_table_cell(table, "%s", row->units);
+    }
+}
+
+void mf_render_profile(const struct mf_render *render, const Memferry__V1__Profile *profile)
+{
+    static const struct mf_table_column columns[] = {
+        {"kernel", MF_TABLE_LEFT},     {"lane", MF_TABLE_LEFT},    {"placement", MF_TABLE_LEFT},
+        {"tokens", MF_TABLE_RIGHT},    {"n", MF_TABLE_RIGHT},      {"k", MF_TABLE_RIGHT},
+        {"median us", MF_TABLE_RIGHT}, {"spread", MF_TABLE_RIGHT}, {"samples", MF_TABLE_RIGHT},
+        {"units", MF_TABLE_LEFT}};
+    char text[MF_FORMAT_MAX];
+    mf_render_heading(render, "profile of %s on hardware %s", profile->model_name,
+                      mf_render_short(profile->hardware_fingerprint, text));
+    mf_render_fact(render, "measured", "%d of the %d kernels this model needs%s",
+                   profile->measured_count, profile->needed_count,
+                   profile->complete ? "" : "; the others are estimated");
+    if (profile->measured_at_unix_seconds > 0) {
+        double age = (double)(render->now_unix_s - profile->measured_at_unix_seconds);
+        mf_render_fact(render, "when", "%s ago, by %s", mf_render_age(age, text),
+                       profile->method[0] != '\0' ? profile->method : "an unknown clock");
+    }
+    if (profile->link_emulated) {
+        mf_render_fact(render, "link", "its rate is emulated, not a real link's");
+    }
+    if (profile->n_measurements == 0) {
+        return;
+    }
+    fputc('\n', render->out);
+    struct mf_table table;
+    mf_table_init(&table, columns, sizeof(columns) / sizeof(columns[0]));
+    rows(&table, profile);
+    mf_render_table(render, &table, "");
+    mf_table_reset(&table);
+}
