@@ -77,6 +77,11 @@ enum mf_status mf_executor_put_unit(struct mf_executor *executor, int32_t unit,
 enum mf_status mf_executor_get_unit(struct mf_executor *executor, int32_t unit, float *master,
                                     float *first, float *second) MF_MUST_USE;
 
+/* The gradient gathered since the last update, summed over tokens (not divided by their number):
+ * `elements` floats in panel layout. For diagnosis and tests. */
+enum mf_status mf_executor_get_gradient(struct mf_executor *executor, int32_t unit,
+                                        float *out) MF_MUST_USE;
+
 /* Checks ids without running anything: 0..vocab-1, labels also -100. Names sequence and position. */
 enum mf_status mf_executor_check_tokens(const struct mf_model *model,
                                         const struct mf_workload *workload, const int32_t *tokens,

@@ -116,3 +116,23 @@ enum mf_status mf_executor_get_unit(struct mf_executor *executor, int32_t unit, 
     }
     return MF_STATUS_OK;
 }
+
+enum mf_status mf_executor_get_gradient(struct mf_executor *executor, int32_t unit, float *out)
+{
+    const struct mf_unit *shape = &executor->model->units[unit];
+    MF_ASSERT(shape->owner == unit);
+    bool sums = mf_step_contributions(executor->model, &executor->plan->workload, unit) > 1;
+    int64_t size = sums ? 4 : 2;
+    for (int32_t panel = 0; panel < shape->panel_count; panel++) {
+        int64_t elements = mf_model_panel_size(shape, panel);
+        int64_t offset = mf_model_panel_offset(shape, panel);
+        MF_TRY(get_bytes(executor, executor->steps[0].layout.gradient[unit], offset * size,
+                         elements * size));
+        const float *wide = mf_executor_transfer(executor);
+        const uint16_t *narrow = mf_executor_transfer(executor);
+        for (int64_t i = 0; i < elements; i++) {
+            out[offset + i] = sums ? wide[i] : mf_bf16_to_float(narrow[i]);
+        }
+    }
+    return MF_STATUS_OK;
+}
