@@ -13,13 +13,17 @@
 #include "server/config.h"
 #include "server/device_worker.h"
 
-struct mf_session_table;
 struct mf_rpc_server;
+struct mf_session_table;
+struct mf_tune;
+struct mf_unit_times;
 
 struct mf_service {
     struct mf_config config;
     struct mf_store *store;
     struct mf_device_worker *worker;
+    struct mf_tune *tune;             /* plans being made, the profile in memory */
+    struct mf_unit_times *unit_times;
     struct mf_session_table *sessions;
     struct mf_rpc_server *rpc;
     pthread_mutex_t hardware_lock;   /* guards `hardware`: measuring refines its rates */

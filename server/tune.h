@@ -14,7 +14,12 @@
 
 #include "core/model.h"
 #include "core/plan.h"
+#include "core/profile.h"
 #include "server/service.h"
+
+/* Opened after store, worker and hardware; loads what was measured on this hardware. */
+struct mf_tune *mf_tune_open(struct mf_service *service);
+void mf_tune_close(struct mf_tune *tune);
 
 enum mf_effort { MF_EFFORT_CACHED, MF_EFFORT_ESTIMATE, MF_EFFORT_MEASURE };
 
@@ -36,9 +41,10 @@ struct mf_tune_request {
 
 struct mf_tune_result {
     struct mf_plan plan;
-    const char *how;  /* "cached", "estimated", "measured"; static */
-    char miss[96];    /* why it was not in the store, "" for a hit */
+    const char *how; /* "cached", "estimated", "measured"; static */
+    char miss[96];   /* why it was not in the store, "" for a hit */
     double age_s;
+    int64_t use_count;
     double measure_s;
     double solve_s;
 };
@@ -51,5 +57,18 @@ enum mf_status mf_tune_measure(struct mf_service *service, const struct mf_tune_
 /* A stored plan by id or unique prefix; caller owns it. */
 enum mf_status mf_tune_find(struct mf_service *service, const char *id,
                             struct mf_plan *out) MF_MUST_USE;
+
+/* The model that a stored plan is for; caller owns it. MF_STATUS_NOT_FOUND when it was removed. */
+enum mf_status mf_tune_model(struct mf_service *service, const struct mf_plan *plan,
+                             struct mf_model *out) MF_MUST_USE;
+/* A copy of the hardware as known now. */
+void mf_tune_hardware(struct mf_service *service, struct mf_hardware *out);
+/* A copy of what is measured; mf_profile_reset() it. `generation` (may be NULL) rises with every
+ * change. */
+void mf_tune_profile(struct mf_service *service, struct mf_profile *out, uint64_t *generation);
+/* Forgets what was measured on the hardware of that fingerprint or unique prefix. */
+enum mf_status mf_tune_forget(struct mf_service *service, const char *fingerprint) MF_MUST_USE;
+/* Adds measurements, to the store too (where a failure is only logged). */
+void mf_tune_learn(struct mf_service *service, const struct mf_profile *measured);
 
 #endif
