@@ -15,6 +15,14 @@
 #include "planner/work.h"
 
 #define PHASES 2
+
+/* Where a step is cut in two phases, whose times add up. */
+enum split {
+    SPLIT_NONE,    /* one phase */
+    SPLIT_FORWARD, /* before and after the last forward: no update can begin before that */
+    SPLIT_CLIP,    /* before and after the clip: with clipping all updates wait for it */
+    SPLIT_COUNT
+};
 #define FAMILY_UNITS_MAX 8 /* an embedding and what is tied to it */
 
 /* What to charge: nanoseconds for a nanosecond of a lane's work, and for a byte. With clipping the
@@ -40,7 +48,8 @@ struct problem {
     bool *block_free; /* its activations are a choice */
     int32_t block_count;
     double budget; /* bytes */
-    bool phased;   /* the update waits for the clip */
+    double micros; /* micro-batches in a step */
+    enum split split;
 };
 
 static double charge(const double prices[MF_LANE_COUNT], const struct mf_work_lanes *lanes)
@@ -52,23 +61,77 @@ static double charge(const double prices[MF_LANE_COUNT], const struct mf_work_la
     return sum;
 }
 
+static struct mf_work_lanes scaled(const struct mf_work_lanes *lanes, double factor)
+{
+    struct mf_work_lanes out;
+    for (int lane = 0; lane < MF_LANE_COUNT; lane++) {
+        out.ns[lane] = lanes->ns[lane] * factor;
+    }
+    return out;
+}
+
 static double cheapest_update(const struct problem *problem, const struct prices *prices,
                               const struct mf_work_unit *unit, int resident)
 {
+    const double *first = prices->lanes[0];
+    const double *last = prices->lanes[problem->split == SPLIT_NONE ? 0 : 1];
     double best = INFINITY;
     for (int i = 0; i < MF_WORK_UPDATES; i++) {
         const struct mf_work_lanes *when = unit->update[resident][i];
         double price = prices->byte * (double)unit->update_bytes[i] +
-                       charge(prices->lanes[0], &when[MF_WORK_BEFORE]);
-        if (problem->phased) {
-            price += charge(prices->lanes[1], &when[MF_WORK_AFTER]);
+                       charge(last, &when[MF_WORK_AFTER]) + charge(last, &when[MF_WORK_FREE]);
+        if (problem->split == SPLIT_FORWARD) {
+            /* Kernels of all but the last micro-batch are done; copies and sums may lag. */
+            struct mf_work_lanes late = scaled(&when[MF_WORK_BEFORE], 1 / problem->micros);
+            price += first[MF_LANE_COMPUTE] *
+                         (when[MF_WORK_BEFORE].ns[MF_LANE_COMPUTE] - late.ns[MF_LANE_COMPUTE]) +
+                     charge(last, &late) + charge(last, &when[MF_WORK_NORM]);
         } else {
-            price += charge(prices->lanes[0], &when[MF_WORK_AFTER]) +
-                     charge(prices->lanes[0], &when[MF_WORK_FREE]);
+            price += charge(first, &when[MF_WORK_BEFORE]) + charge(first, &when[MF_WORK_NORM]);
         }
         best = fmin(best, price);
     }
     return best;
+}
+
+static double weight_price(const struct problem *problem, const struct prices *prices,
+                           const struct mf_work_unit *unit, int choice)
+{
+    double price = prices->byte * (double)unit->weight_bytes[choice] +
+                   charge(prices->lanes[0], &unit->weight[choice]);
+    if (problem->split == SPLIT_FORWARD) {
+        /* The last backward comes after the cut; its copies may be made before. */
+        for (int lane = 0; lane < MF_LANE_COUNT; lane++) {
+            double late =
+                (unit->weight[choice].ns[lane] - unit->forward[choice].ns[lane]) / problem->micros;
+            price -= prices->lanes[0][lane] * late;
+            price += lane == MF_LANE_COMPUTE ? prices->lanes[1][lane] * late : 0;
+        }
+    }
+    return price;
+}
+
+static double activation_price(const struct problem *problem, const struct prices *prices,
+                               const struct mf_work_lanes *lanes)
+{
+    if (problem->split != SPLIT_FORWARD) {
+        return charge(prices->lanes[0], lanes);
+    }
+    struct mf_work_lanes late = scaled(lanes, 1 / problem->micros);
+    return charge(prices->lanes[0], lanes) - charge(prices->lanes[0], &late) +
+           prices->lanes[1][MF_LANE_COMPUTE] * late.ns[MF_LANE_COMPUTE];
+}
+
+/* The kernels of no unit, and what copies into rings may have done before their phase. */
+static double fixed_price(const struct problem *problem, const struct prices *prices)
+{
+    const struct mf_work *work = problem->work;
+    double price = work->compute_ns * prices->lanes[0][MF_LANE_COMPUTE];
+    if (problem->split == SPLIT_FORWARD) {
+        double late = (work->compute_ns - work->compute_forward_ns) / problem->micros;
+        price += late * (prices->lanes[1][MF_LANE_COMPUTE] - prices->lanes[0][MF_LANE_COMPUTE]);
+    }
+    return problem->split == SPLIT_NONE ? price : price - charge(prices->lanes[1], &work->ahead);
 }
 
 static double cheapest_family(const struct problem *problem, const struct prices *prices,
@@ -77,15 +140,14 @@ static double cheapest_family(const struct problem *problem, const struct prices
     double best = INFINITY;
     for (int resident = 0; resident < 2; resident++) {
         /* The owner comes first; the others share its parameters. */
-        double price = cheapest_update(problem, prices, &problem->work->units[family->units[0]],
-                                       resident);
+        double price =
+            cheapest_update(problem, prices, &problem->work->units[family->units[0]], resident);
         for (int32_t i = 0; i < family->unit_count; i++) {
             const struct mf_work_unit *unit = &problem->work->units[family->units[i]];
             double weight = INFINITY;
             for (int j = 0; j < MF_WORK_WEIGHTS; j++) {
                 if ((j == MF_WORK_WEIGHT_RESIDENT) == (resident == 1)) {
-                    weight = fmin(weight, charge(prices->lanes[0], &unit->weight[j]) +
-                                              prices->byte * (double)unit->weight_bytes[j]);
+                    weight = fmin(weight, weight_price(problem, prices, unit, j));
                 }
             }
             price += weight;
@@ -97,8 +159,7 @@ static double cheapest_family(const struct problem *problem, const struct prices
 
 static double evaluate(const struct problem *problem, const struct prices *prices)
 {
-    double total = problem->work->compute_ns * prices->lanes[0][MF_LANE_COMPUTE] -
-                   prices->byte * problem->budget;
+    double total = fixed_price(problem, prices) - prices->byte * problem->budget;
     for (int32_t i = 0; i < problem->family_count; i++) {
         total += cheapest_family(problem, prices, &problem->families[i]);
     }
@@ -107,7 +168,7 @@ static double evaluate(const struct problem *problem, const struct prices *price
         double best = prices->byte * (double)block->kept_bytes;
         for (int j = 0; j < MF_ACTIVATION_COUNT && problem->block_free[i]; j++) {
             if (j != MF_ACTIVATION_KEEP) {
-                best = fmin(best, charge(prices->lanes[0], &block->activation[j]));
+                best = fmin(best, activation_price(problem, prices, &block->activation[j]));
             }
         }
         total += best * problem->block_times[i];
@@ -133,13 +194,12 @@ static bool improve(const struct problem *problem, struct prices *prices, double
                     double share)
 {
     bool better = false;
-    int phases = problem->phased ? PHASES : 1;
+    int phases = problem->split == SPLIT_NONE ? 1 : PHASES;
     for (int move = 0; move < phases * MF_LANE_COUNT * MF_LANE_COUNT; move++) {
         struct prices trial = *prices;
         int from = move / MF_LANE_COUNT % MF_LANE_COUNT;
         int to = move % MF_LANE_COUNT;
-        if (from == to ||
-            !shift(&trial, move / (MF_LANE_COUNT * MF_LANE_COUNT), from, to, share)) {
+        if (from == to || !shift(&trial, move / (MF_LANE_COUNT * MF_LANE_COUNT), from, to, share)) {
             continue;
         }
         double got = evaluate(problem, &trial);
@@ -177,7 +237,7 @@ static double climb(const struct problem *problem, struct prices *prices)
     return value;
 }
 
-static const char *name_lanes(const struct prices *prices)
+static const char *name_lanes(const double lanes[MF_LANE_COUNT])
 {
     static const char *const names[MF_LANE_COUNT][MF_LANE_COUNT] = {
         {"compute", "compute or h2d", "compute or d2h", "compute or cpu"},
@@ -187,7 +247,6 @@ static const char *name_lanes(const struct prices *prices)
     };
     int first = 0;
     int second = -1;
-    const double *lanes = prices->lanes[0];
     for (int lane = 1; lane < MF_LANE_COUNT; lane++) {
         first = lanes[lane] > lanes[first] ? lane : first;
     }
@@ -282,7 +341,8 @@ static void search(const struct problem *problem, double byte, struct mf_bound *
         }
         double value = climb(problem, &prices);
         if (value > best->ns) {
-            *best = (struct mf_bound){value, name_lanes(&prices)};
+            *best = (struct mf_bound){
+                value, name_lanes(prices.lanes[problem->split == SPLIT_NONE ? 0 : 1])};
         }
     }
 }
@@ -300,7 +360,9 @@ struct mf_bound mf_bound(const struct mf_model *model, const struct mf_workload 
     if (budget == 0 && hardware->device_count > 0) {
         budget = hardware->devices[0].memory_bytes;
     }
-    struct problem problem = {.work = &work, .budget = budget > 0 ? (double)budget : 1e18};
+    struct problem problem = {.work = &work,
+                              .budget = budget > 0 ? (double)budget : 1e18,
+                              .micros = workload->accumulation};
     open_problem(&problem, model);
     /* A byte of weights costs about a byte of link time: where the search for its price begins. */
     double copies = 0;
@@ -309,10 +371,11 @@ struct mf_bound mf_bound(const struct mf_model *model, const struct mf_workload 
         copies += work.units[i].copy_ns;
         elements += (double)model->units[i].elements;
     }
-    search(&problem, copies / elements, &best);
-    if (workload->clip) {
-        problem.phased = true;
-        search(&problem, copies / elements, &best);
+    for (int split = 0; split < SPLIT_COUNT; split++) {
+        problem.split = (enum split)split;
+        if (split != SPLIT_CLIP || workload->clip) {
+            search(&problem, copies / elements, &best);
+        }
     }
     close_problem(&problem);
     mf_work_reset(&work);

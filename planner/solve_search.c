@@ -169,6 +169,7 @@ struct move {
     enum move_kind kind;
     int32_t group;       /* representative unit, -1 = all */
     int32_t first, last; /* blocks */
+    int32_t every, from; /* of the units there, each `every`-th from the `from`-th on */
     int choice;
     int other; /* update choice of MOVE_BOTH */
 };
@@ -211,10 +212,12 @@ static void apply(const struct mf_solve_context *context, const struct move *mov
         }
         return;
     }
+    int32_t matched = 0;
     for (int32_t i = 0; i < plan->unit_count; i++) {
         int32_t block = context->model->units[i].block;
         if (block < move->first || block > move->last ||
-            (move->group >= 0 && !same_unit(context->model, i, move->group))) {
+            (move->group >= 0 && !same_unit(context->model, i, move->group)) ||
+            matched++ % move->every != move->from) {
             continue;
         }
         if (move->kind != MOVE_UPDATE) {
@@ -230,7 +233,7 @@ static void apply(const struct mf_solve_context *context, const struct move *mov
 
 static void add_choices(struct moves *moves, int32_t group, int32_t first, int32_t last)
 {
-    struct move move = {.group = group, .first = first, .last = last};
+    struct move move = {.group = group, .first = first, .last = last, .every = 1};
     for (int i = 0; i < MF_WORK_WEIGHTS; i++) {
         move.kind = MOVE_WEIGHT;
         move.choice = i;
@@ -244,6 +247,15 @@ static void add_choices(struct moves *moves, int32_t group, int32_t first, int32
         move.choice = MF_WORK_WEIGHT_RESIDENT;
         move.other = i;
         add_move(moves, move);
+    }
+    /* Interleaved: an update that waits for the link between others that do not. */
+    move.kind = MOVE_UPDATE;
+    for (move.every = 2; move.every <= 4 && first != last; move.every += 2) {
+        for (move.from = 0; move.from < move.every; move.from++) {
+            for (move.choice = 0; move.choice < MF_WORK_UPDATES; move.choice++) {
+                add_move(moves, move);
+            }
+        }
     }
 }
 

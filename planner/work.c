@@ -18,12 +18,9 @@ const struct mf_work_weight_choice mf_work_weights[MF_WORK_WEIGHTS] = {
 };
 
 const struct mf_work_update_choice mf_work_updates[MF_WORK_UPDATES] = {
-    {MF_GRADIENT_COPY, MF_OPTIMIZER_CPU},
-    {MF_GRADIENT_DIRECT, MF_OPTIMIZER_CPU},
-    {MF_GRADIENT_DEVICE, MF_OPTIMIZER_CPU},
-    {MF_GRADIENT_DEVICE, MF_OPTIMIZER_GPU},
-    {MF_GRADIENT_DEVICE, MF_OPTIMIZER_GPU_STREAM},
-    {MF_GRADIENT_COPY, MF_OPTIMIZER_GPU_STREAM},
+    {MF_GRADIENT_COPY, MF_OPTIMIZER_CPU},          {MF_GRADIENT_DIRECT, MF_OPTIMIZER_CPU},
+    {MF_GRADIENT_DEVICE, MF_OPTIMIZER_CPU},        {MF_GRADIENT_DEVICE, MF_OPTIMIZER_GPU},
+    {MF_GRADIENT_DEVICE, MF_OPTIMIZER_GPU_STREAM}, {MF_GRADIENT_COPY, MF_OPTIMIZER_GPU_STREAM},
     {MF_GRADIENT_DIRECT, MF_OPTIMIZER_GPU_STREAM},
 };
 
@@ -106,12 +103,11 @@ static void add_read(const struct builder *builder, const struct mf_task *task, 
     struct mf_shape host_shape = task->shape;
     host_shape.flags |= MF_SHAPE_WEIGHT_HOST;
     double on_device = task->expected_ns * builder->micros;
-    double in_place =
-        cost(builder, MF_LANE_COMPUTE, task->kernel, host_shape) * builder->micros;
-    double load = again ? 0
-                        : copy_cost(builder, MF_LANE_H2D,
-                                    mf_model_panel_size(unit, task->panel) * 2) *
-                              builder->micros;
+    double in_place = cost(builder, MF_LANE_COMPUTE, task->kernel, host_shape) * builder->micros;
+    double load =
+        again ? 0
+              : copy_cost(builder, MF_LANE_H2D, mf_model_panel_size(unit, task->panel) * 2) *
+                    builder->micros;
     for (int i = 0; i < MF_WORK_WEIGHTS; i++) {
         const struct mf_work_weight_choice *choice = &mf_work_weights[i];
         bool direct = forward ? choice->forward == MF_WEIGHT_FORWARD_DIRECT
@@ -120,10 +116,12 @@ static void add_read(const struct builder *builder, const struct mf_task *task, 
                              : choice->backward == MF_WEIGHT_BACKWARD_STREAM;
         work->weight[i].ns[MF_LANE_COMPUTE] += direct ? in_place : on_device;
         work->weight[i].ns[MF_LANE_H2D] += loads ? load : 0;
+        if (forward) {
+            work->forward[i] = work->weight[i]; /* forwards come first in the graph */
+        }
     }
-    if (forward) {
-        work->forward_ns += task->expected_ns;
-    }
+    work->forward_ns += forward ? task->expected_ns : 0;
+    work->read_in_backward |= !forward;
 }
 
 /* A kernel that computes a panel of the gradient: what it costs, and what is done to the result
@@ -146,9 +144,8 @@ static void add_gradient(const struct builder *builder, const struct mf_task *ta
         bool device = gradient == MF_GRADIENT_DEVICE;
         for (int resident = 0; resident < 2; resident++) {
             double *ns = work->update[resident][i][MF_WORK_BEFORE].ns;
-            ns[MF_LANE_COMPUTE] += builder->micros * (gradient == MF_GRADIENT_DIRECT
-                                                          ? in_place
-                                                          : task->expected_ns);
+            ns[MF_LANE_COMPUTE] +=
+                builder->micros * (gradient == MF_GRADIENT_DIRECT ? in_place : task->expected_ns);
             ns[MF_LANE_D2H] += gradient == MF_GRADIENT_COPY ? builder->micros * out : 0;
             ns[MF_LANE_COMPUTE] += sums && device ? builder->micros * by_device : 0;
             ns[MF_LANE_CPU] += sums && !device ? builder->micros * by_cpu : 0;
@@ -178,17 +175,14 @@ static void add_update(const struct builder *builder, int32_t owner, int32_t pan
         bool passes = choice->optimizer == MF_OPTIMIZER_GPU_STREAM;
         enum mf_lane norm_lane = device ? MF_LANE_COMPUTE : MF_LANE_CPU;
         enum mf_lane update_lane = by_cpu ? MF_LANE_CPU : MF_LANE_COMPUTE;
-        lanes[MF_WORK_BEFORE].ns[norm_lane] +=
+        lanes[MF_WORK_NORM].ns[norm_lane] +=
             cost(builder, norm_lane, MF_KERNEL_GRADIENT_NORM, norm);
-        lanes[MF_WORK_AFTER].ns[update_lane] +=
-            cost(builder, update_lane, MF_KERNEL_ADAMW, adamw);
+        lanes[MF_WORK_AFTER].ns[update_lane] += cost(builder, update_lane, MF_KERNEL_ADAMW, adamw);
         if (by_cpu && device) {
-            lanes[MF_WORK_FREE].ns[MF_LANE_D2H] +=
-                copy_cost(builder, MF_LANE_D2H, gradient_bytes);
+            lanes[MF_WORK_FREE].ns[MF_LANE_D2H] += copy_cost(builder, MF_LANE_D2H, gradient_bytes);
         }
         if (!by_cpu && !device) {
-            lanes[MF_WORK_FREE].ns[MF_LANE_H2D] +=
-                copy_cost(builder, MF_LANE_H2D, gradient_bytes);
+            lanes[MF_WORK_FREE].ns[MF_LANE_H2D] += copy_cost(builder, MF_LANE_H2D, gradient_bytes);
         }
         if (passes) {
             lanes[MF_WORK_FREE].ns[MF_LANE_H2D] += copy_cost(builder, MF_LANE_H2D, size * 12);
@@ -201,11 +195,25 @@ static void add_update(const struct builder *builder, int32_t owner, int32_t pan
     }
 }
 
+/* How far copies into the rings of the update can run ahead: no ring has more slots. */
+#define AHEAD_SLOTS 4
+static void add_ahead(const struct builder *builder, const struct mf_unit *unit)
+{
+    double *ns = builder->work->ahead.ns;
+    int64_t panel = unit->panel_elements;
+    double in =
+        copy_cost(builder, MF_LANE_H2D, panel * 12) + copy_cost(builder, MF_LANE_H2D, panel * 4);
+    double out = copy_cost(builder, MF_LANE_D2H, panel * 4);
+    ns[MF_LANE_H2D] = fmax(ns[MF_LANE_H2D], AHEAD_SLOTS * in);
+    ns[MF_LANE_D2H] = fmax(ns[MF_LANE_D2H], AHEAD_SLOTS * out);
+}
+
 static void add_owner(const struct builder *builder, int32_t owner)
 {
     const struct mf_unit *unit = &builder->model->units[owner];
     struct mf_work_unit *work = &builder->work->units[owner];
     bool sums = mf_step_contributions(builder->model, builder->workload, owner) > 1;
+    add_ahead(builder, unit);
     for (int32_t panel = 0; panel < unit->panel_count; panel++) {
         add_update(builder, owner, panel);
     }
@@ -219,19 +227,18 @@ static void add_owner(const struct builder *builder, int32_t owner)
 
 /* Weight copies that take device memory at the loss, and the late copies, which come whole whether
  * a kernel reads them or not. */
-static void add_copies(const struct builder *builder, int32_t index, bool read_in_backward)
+static void add_copies(const struct builder *builder, int32_t index)
 {
     const struct mf_unit *unit = &builder->model->units[index];
     struct mf_work_unit *work = &builder->work->units[index];
     for (int32_t panel = 0; panel < unit->panel_count; panel++) {
-        work->copy_ns +=
-            copy_cost(builder, MF_LANE_H2D, mf_model_panel_size(unit, panel) * 2);
+        work->copy_ns += copy_cost(builder, MF_LANE_H2D, mf_model_panel_size(unit, panel) * 2);
     }
     for (int i = 0; i < MF_WORK_WEIGHTS; i++) {
         const struct mf_work_weight_choice *choice = &mf_work_weights[i];
         bool stays = i == MF_WORK_WEIGHT_RESIDENT
                          ? unit->owner == index
-                         : choice->backward == MF_WEIGHT_BACKWARD_KEEP && read_in_backward;
+                         : choice->backward == MF_WEIGHT_BACKWARD_KEEP && work->read_in_backward;
         work->weight_bytes[i] = stays ? unit->elements * 2 : 0;
         if (choice->backward == MF_WEIGHT_BACKWARD_LATE) {
             work->weight[i].ns[MF_LANE_H2D] += work->copy_ns * builder->micros;
@@ -279,8 +286,7 @@ static void read_kept(const struct builder *builder, const struct mf_step *step)
     }
 }
 
-static void read_base(const struct builder *builder, const struct mf_step *step,
-                      bool *read_in_backward)
+static void read_base(const struct builder *builder, const struct mf_step *step)
 {
     builder->work->task_count = step->task_count;
     for (int32_t i = 0; i < step->task_count; i++) {
@@ -293,10 +299,11 @@ static void read_base(const struct builder *builder, const struct mf_step *step,
         switch (use) {
         case USE_NONE:
             builder->work->compute_ns += task->expected_ns * builder->micros;
+            builder->work->compute_forward_ns +=
+                task->phase == MF_PHASE_FORWARD ? task->expected_ns * builder->micros : 0;
             break;
         case USE_READ:
         case USE_READ_AGAIN:
-            read_in_backward[task->unit] |= task->phase == MF_PHASE_BACKWARD;
             add_read(builder, task, use == USE_READ_AGAIN);
             break;
         case USE_GRADIENT:
@@ -327,11 +334,11 @@ static void read_activation(const struct builder *builder, const struct mf_step 
     }
 }
 
-static enum mf_status fill(const struct builder *builder, bool *read_in_backward)
+static enum mf_status fill(const struct builder *builder)
 {
     struct mf_step base;
     MF_TRY(build_step(builder, MF_ACTIVATION_KEEP, &base));
-    read_base(builder, &base, read_in_backward);
+    read_base(builder, &base);
     enum mf_status status = MF_STATUS_OK;
     static const enum mf_activation others[] = {MF_ACTIVATION_RECOMPUTE, MF_ACTIVATION_OFFLOAD};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]) && status == MF_STATUS_OK; i++) {
@@ -354,8 +361,7 @@ enum mf_status mf_work_build(const struct mf_model *model, const struct mf_workl
     *out = (struct mf_work){.unit_count = model->unit_count, .block_count = model->block_count};
     out->units = calloc((size_t)model->unit_count + 1, sizeof(*out->units));
     out->blocks = calloc((size_t)model->block_count + 1, sizeof(*out->blocks));
-    bool *read_in_backward = calloc((size_t)model->unit_count + 1, sizeof(*read_in_backward));
-    MF_ASSERT(out->units != NULL && out->blocks != NULL && read_in_backward != NULL);
+    MF_ASSERT(out->units != NULL && out->blocks != NULL);
     struct builder builder = {
         .model = model,
         .workload = workload,
@@ -364,14 +370,13 @@ enum mf_status mf_work_build(const struct mf_model *model, const struct mf_workl
         .work = out,
         .micros = workload->accumulation,
     };
-    enum mf_status status = fill(&builder, read_in_backward);
+    enum mf_status status = fill(&builder);
     for (int32_t i = 0; i < model->unit_count && status == MF_STATUS_OK; i++) {
-        add_copies(&builder, i, read_in_backward[i]);
+        add_copies(&builder, i);
         if (model->units[i].owner == i) {
             add_owner(&builder, i);
         }
     }
-    free(read_in_backward);
     if (status != MF_STATUS_OK) {
         mf_work_reset(out);
     }

@@ -40,33 +40,38 @@ struct mf_work_lanes {
 
 /* When the work of an owner's update can begin. */
 enum mf_work_when {
-    MF_WORK_BEFORE, /* gradient kernels and what brings gradients to their place */
+    MF_WORK_BEFORE, /* gradient kernels and what brings each contribution to its place */
+    MF_WORK_NORM,   /* needs the final gradient */
     MF_WORK_AFTER,  /* needs the final gradient (with clipping: all gradients) */
-    MF_WORK_FREE,   /* copies that may be made ahead */
+    MF_WORK_FREE,   /* the same, but for copies into the slots of a small ring */
     MF_WORK_WHEN_COUNT
 };
 
 struct mf_work_unit {
-    struct mf_work_lanes weight[MF_WORK_WEIGHTS]; /* one optimizer step */
-    int64_t weight_bytes[MF_WORK_WEIGHTS];        /* device memory when the loss is computed */
+    struct mf_work_lanes weight[MF_WORK_WEIGHTS];  /* one optimizer step */
+    struct mf_work_lanes forward[MF_WORK_WEIGHTS]; /* of that, in forwards */
+    int64_t weight_bytes[MF_WORK_WEIGHTS];         /* device memory when the loss is computed */
     /* Of owners; [0] = weights not resident, [1] = resident. */
     struct mf_work_lanes update[2][MF_WORK_UPDATES][MF_WORK_WHEN_COUNT];
     int64_t update_bytes[MF_WORK_UPDATES];
-    double copy_ns;    /* all panels to the device */
-    double forward_ns; /* forward kernels of one micro-batch with resident weights */
+    double copy_ns;        /* all panels to the device */
+    double forward_ns;     /* forward kernels of one micro-batch with resident weights */
+    bool read_in_backward; /* a kernel of the backward reads the weights */
 };
 
 struct mf_work_block {
     struct mf_work_lanes activation[MF_ACTIVATION_COUNT]; /* more than KEEP, one optimizer step */
-    int64_t kept_bytes;  /* that KEEP holds when the loss is computed and RECOMPUTE does not */
+    int64_t kept_bytes; /* that KEEP holds when the loss is computed and RECOMPUTE does not */
 };
 
 struct mf_work {
     int32_t unit_count, block_count;
     struct mf_work_unit *units;
     struct mf_work_block *blocks;
-    double compute_ns; /* kernels of no unit, one optimizer step */
-    int32_t task_count; /* of one micro-batch with everything resident */
+    double compute_ns;          /* kernels of no unit, one optimizer step */
+    double compute_forward_ns;  /* of that, in forwards */
+    struct mf_work_lanes ahead; /* of MF_WORK_FREE, at most so much comes early */
+    int32_t task_count;         /* of one micro-batch with everything resident */
 };
 
 enum mf_status mf_work_build(const struct mf_model *model, const struct mf_workload *workload,
