@@ -41,9 +41,10 @@ static enum mf_status check_pages(struct mf_store *store)
     if (status == MF_STATUS_OK) {
         const char *answer = row ? mf_store_sql_column_borrow(statement, 0) : "no answer";
         if (strcmp(answer, "ok") != 0) {
+            const char *line = strrchr(answer, '\n'); /* a heading comes before it */
             store->damaged = true;
             status = mf_status_set(MF_STATUS_CORRUPT, "store %s is damaged: %.300s", store->path,
-                                   answer);
+                                   line != NULL ? line + 1 : answer);
         }
     }
     mf_store_sql_finish(statement);

@@ -71,6 +71,12 @@ static enum mf_status add_entry(struct listing *listing, const char *path, int d
     return S_ISREG(info.st_mode) ? add_file(listing, path, info.st_size) : MF_STATUS_OK;
 }
 
+/* By bytes, not by the locale: the order decides the training. */
+static int compare_names(const struct dirent **left, const struct dirent **right)
+{
+    return strcmp((*left)->d_name, (*right)->d_name);
+}
+
 static enum mf_status add_folder(struct listing *listing, const char *folder, int depth)
 {
     struct dirent **entries = NULL;
@@ -78,18 +84,9 @@ static enum mf_status add_folder(struct listing *listing, const char *folder, in
         return mf_status_set(MF_STATUS_INVALID, "%s is more than %d folders deep", folder,
                              FOLDER_DEPTH_MAX);
     }
-    int count = scandir(folder, &entries, NULL, NULL);
+    int count = scandir(folder, &entries, NULL, compare_names);
     if (count < 0) {
         return mf_files_failed(errno, "list", folder);
-    }
-    /* By bytes, not by the locale: the order decides the training. */
-    for (int i = 1; i < count; i++) {
-        struct dirent *entry = entries[i];
-        int place = i;
-        for (; place > 0 && strcmp(entries[place - 1]->d_name, entry->d_name) > 0; place--) {
-            entries[place] = entries[place - 1];
-        }
-        entries[place] = entry;
     }
     enum mf_status status = MF_STATUS_OK;
     for (int i = 0; i < count; i++) {
