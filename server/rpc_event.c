@@ -2,6 +2,7 @@
 #include <grpc/slice.h>
 #include <grpc/support/alloc.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +76,9 @@ static void find_peer(struct mf_rpc_call *call, struct mf_listener *listener)
     char *peer = grpc_call_get_peer(call->core);
     int number = -1;
     if (strncmp(peer, PEER_PREFIX, strlen(PEER_PREFIX)) == 0) {
-        number = atoi(peer + strlen(PEER_PREFIX));
+        char *end = NULL;
+        long parsed = strtol(peer + strlen(PEER_PREFIX), &end, 10);
+        number = *end == '\0' && parsed >= 0 && parsed <= INT_MAX ? (int)parsed : -1;
     }
     mf_listener_peer(listener, number, &call->peer);
     gpr_free(peer);

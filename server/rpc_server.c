@@ -301,7 +301,7 @@ void mf_rpc_server_drain(struct mf_rpc_server *server, int64_t grace_ms)
     mf_listener_stop(server->listener);
     grpc_server_shutdown_and_notify(server->core, server->queue, server);
     if (!wait_quiet(server, grace_ms)) {
-        mf_log_info("rpc: cancelling %d calls still in flight", atomic_load(&server->live));
+        mf_log_debug("rpc: cancelling %d calls still in flight", atomic_load(&server->live));
         grpc_server_cancel_all_calls(server->core);
         wait_quiet(server, -1);
     }
