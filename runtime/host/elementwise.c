@@ -29,7 +29,7 @@ MF_HOST_INLINE float gelu_gate(float x)
 
 MF_HOST_INLINE void gelu_forward_body(const uint16_t *x, uint16_t *y, int64_t count)
 {
-#pragma GCC ivdep
+    MF_HOST_IVDEP
     for (int64_t index = 0; index < count; index++) {
         float value = mf_bf16_to_float(x[index]);
         y[index] = mf_bf16_from_float(value * gelu_gate(value));
@@ -40,7 +40,7 @@ MF_HOST_SIMD(gelu_forward, (const uint16_t *x, uint16_t *y, int64_t count), (x, 
 MF_HOST_INLINE void gelu_backward_body(const uint16_t *x, const uint16_t *dy, uint16_t *dx,
                                        int64_t count)
 {
-#pragma GCC ivdep
+    MF_HOST_IVDEP
     for (int64_t index = 0; index < count; index++) {
         float value = mf_bf16_to_float(x[index]);
         float gate = gelu_gate(value);
@@ -55,7 +55,7 @@ MF_HOST_SIMD(gelu_backward, (const uint16_t *x, const uint16_t *dy, uint16_t *dx
 MF_HOST_INLINE void swiglu_forward_body(const uint16_t *gate, const uint16_t *up, uint16_t *y,
                                         int64_t count)
 {
-#pragma GCC ivdep
+    MF_HOST_IVDEP
     for (int64_t index = 0; index < count; index++) {
         float value = mf_bf16_to_float(gate[index]);
         float silu = value / (1.0f + mf_host_simd_exp(-value));
@@ -69,7 +69,7 @@ MF_HOST_INLINE void swiglu_backward_body(const uint16_t *gate, const uint16_t *u
                                          const uint16_t *dy, uint16_t *dgate, uint16_t *dup,
                                          int64_t count)
 {
-#pragma GCC ivdep
+    MF_HOST_IVDEP
     for (int64_t index = 0; index < count; index++) {
         float value = mf_bf16_to_float(gate[index]);
         float other = mf_bf16_to_float(up[index]);
@@ -87,7 +87,7 @@ MF_HOST_SIMD(swiglu_backward,
 
 MF_HOST_INLINE void add_body(const uint16_t *a, const uint16_t *b, uint16_t *y, int64_t count)
 {
-#pragma GCC ivdep
+    MF_HOST_IVDEP
     for (int64_t index = 0; index < count; index++) {
         y[index] = mf_bf16_from_float(mf_bf16_to_float(a[index]) + mf_bf16_to_float(b[index]));
     }
@@ -99,7 +99,7 @@ MF_HOST_SIMD(add, (const uint16_t *a, const uint16_t *b, uint16_t *y, int64_t co
 MF_HOST_INLINE void rotate_body(const uint16_t *x, const float *table, float sign, bool accumulate,
                                 uint16_t *y, int64_t half)
 {
-#pragma GCC ivdep
+    MF_HOST_IVDEP
     for (int64_t index = 0; index < half; index++) {
         float cosine = table[2 * index];
         float sine = table[2 * index + 1] * sign;

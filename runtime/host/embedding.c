@@ -16,7 +16,7 @@ MF_HOST_SIMD(accumulate, (const uint16_t *from, float *sum, int64_t count), (fro
 
 MF_HOST_INLINE void add_body(const uint16_t *a, const uint16_t *b, uint16_t *out, int64_t count)
 {
-#pragma GCC ivdep
+    MF_HOST_IVDEP
     for (int64_t index = 0; index < count; index++) {
         out[index] = mf_bf16_from_float(mf_bf16_to_float(a[index]) + mf_bf16_to_float(b[index]));
     }

@@ -21,17 +21,17 @@ MF_HOST_INLINE void store_row_body(const float *values, const uint16_t *bias, bo
                                    uint16_t *out, int64_t count)
 {
     if (bias != NULL) {
-#pragma GCC ivdep
+        MF_HOST_IVDEP
         for (int64_t index = 0; index < count; index++) {
             out[index] = mf_bf16_from_float(values[index] + mf_bf16_to_float(bias[index]));
         }
     } else if (add) {
-#pragma GCC ivdep
+        MF_HOST_IVDEP
         for (int64_t index = 0; index < count; index++) {
             out[index] = mf_bf16_from_float(mf_bf16_to_float(out[index]) + values[index]);
         }
     } else {
-#pragma GCC ivdep
+        MF_HOST_IVDEP
         for (int64_t index = 0; index < count; index++) {
             out[index] = mf_bf16_from_float(values[index]);
         }

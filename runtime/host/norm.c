@@ -70,14 +70,14 @@ MF_HOST_INLINE void forward_body(const uint16_t *x, const uint16_t *weight, cons
     stats[0] = mean;
     stats[1] = scale;
     if (bias != NULL) {
-#pragma GCC ivdep
+        MF_HOST_IVDEP
         for (int64_t index = 0; index < count; index++) {
             float value = (mf_bf16_to_float(x[index]) - mean) * scale;
             y[index] = mf_bf16_from_float(value * mf_bf16_to_float(weight[index]) +
                                           mf_bf16_to_float(bias[index]));
         }
     } else {
-#pragma GCC ivdep
+        MF_HOST_IVDEP
         for (int64_t index = 0; index < count; index++) {
             float value = mf_bf16_to_float(x[index]) * scale;
             y[index] = mf_bf16_from_float(value * mf_bf16_to_float(weight[index]));
@@ -140,7 +140,7 @@ MF_HOST_INLINE void backward_body(const uint16_t *x, const uint16_t *weight, con
     float scaled_mean = mf_host_simd_sum(scaled) / (float)count;
     float mean = stats[0];
     float scale = stats[1];
-#pragma GCC ivdep
+    MF_HOST_IVDEP
     for (int64_t at = 0; at < count; at++) {
         float g = mf_bf16_to_float(dy[at]) * mf_bf16_to_float(weight[at]);
         float value = (mf_bf16_to_float(x[at]) - mean) * scale;

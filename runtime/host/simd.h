@@ -2,8 +2,8 @@
  * Inner loops: compiled for the machine's vectors, and the arithmetic whose bits must depend on
  * nothing but the element.
  *
- * What: MF_HOST_SIMD makes `name` from the always-inline `name_body`, once for the baseline and
- *   once for AVX2, chosen when called. Both give the same bits: every operation is a single IEEE
+ * What: MF_HOST_SIMD makes `name` from the always-inline `name_body`, for the baseline, AVX2
+ *   and AVX-512, chosen when called. All give the same bits: every operation is a single IEEE
  *   operation on each element (no contraction), and sums go through MF_HOST_LANES fixed lanes.
  * Who calls it: the kernels of the host device. Memory: none. Thread: any. Fails: no.
  */
@@ -17,7 +17,12 @@
 #define MF_HOST_INLINE static inline __attribute__((always_inline))
 
 #if defined(__x86_64__)
+#define MF_HOST_WIDE "avx512f,avx512bw,avx512dq,avx512vl"
 #define MF_HOST_SIMD(name, parameters, arguments)                                                  \
+    __attribute__((target(MF_HOST_WIDE))) static void name##_avx512 parameters                     \
+    {                                                                                              \
+        name##_body arguments;                                                                     \
+    }                                                                                              \
     __attribute__((target("avx2"))) static void name##_avx2 parameters                             \
     {                                                                                              \
         name##_body arguments;                                                                     \
@@ -28,18 +33,44 @@
     }                                                                                              \
     static void name parameters                                                                    \
     {                                                                                              \
-        if (__builtin_cpu_supports("avx2")) {                                                      \
+        switch (mf_host_simd_level()) {                                                            \
+        case MF_HOST_SIMD_AVX512:                                                                  \
+            name##_avx512 arguments;                                                               \
+            break;                                                                                 \
+        case MF_HOST_SIMD_AVX2:                                                                    \
             name##_avx2 arguments;                                                                 \
-        } else {                                                                                   \
+            break;                                                                                 \
+        case MF_HOST_SIMD_BASELINE:                                                                \
             name##_baseline arguments;                                                             \
+            break;                                                                                 \
         }                                                                                          \
     }
+
+enum mf_host_simd_level { MF_HOST_SIMD_BASELINE, MF_HOST_SIMD_AVX2, MF_HOST_SIMD_AVX512 };
+
+/* What this CPU can do; a few loads from what the compiler's library found out at start. */
+static inline enum mf_host_simd_level mf_host_simd_level(void)
+{
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl")) {
+        return MF_HOST_SIMD_AVX512;
+    }
+    return __builtin_cpu_supports("avx2") ? MF_HOST_SIMD_AVX2 : MF_HOST_SIMD_BASELINE;
+}
 #else
 #define MF_HOST_SIMD(name, parameters, arguments)                                                  \
     static void name parameters                                                                    \
     {                                                                                              \
         name##_body arguments;                                                                     \
     }
+#endif
+
+/* Before a loop over elements whose output may lie exactly where an input lies: it may become
+ * vector code without a check. clang has no such word and keeps its check. */
+#if defined(__clang__)
+#define MF_HOST_IVDEP
+#else
+#define MF_HOST_IVDEP _Pragma("GCC ivdep")
 #endif
 
 /* A sum over a row: element i goes to lane i % MF_HOST_LANES, in order; then lanes pairwise. */

@@ -37,6 +37,63 @@ static void test_exp(void **state)
     assert_true(isnan(mf_host_simd_exp(NAN)));
 }
 
+/* Arithmetic of every kind that inner loops use, for all that MF_HOST_SIMD makes of a body. */
+MF_HOST_INLINE void probe_body(const float *x, const float *z, uint16_t *y, float *sum,
+                               int64_t count)
+{
+    float lanes[MF_HOST_LANES] = {0};
+    for (int64_t index = 0; index < count; index++) {
+        float value = x[index] * z[index] + x[index];
+        value = mf_host_simd_exp(value) / (1.0f + sqrtf(fabsf(z[index])));
+        lanes[index % MF_HOST_LANES] += value * x[index];
+        y[index] = mf_bf16_from_float(value + mf_bf16_to_float(y[index]));
+    }
+    *sum = mf_host_simd_sum(lanes);
+}
+MF_HOST_SIMD(probe, (const float *x, const float *z, uint16_t *y, float *sum, int64_t count),
+             (x, z, y, sum, count))
+
+#define PROBE_COUNT 1003
+
+typedef void (*probe_function)(const float *x, const float *z, uint16_t *y, float *sum,
+                               int64_t count);
+
+#if defined(__x86_64__)
+static const probe_function probes[] = {probe_baseline, probe_avx2, probe_avx512};
+
+static size_t count_probes(void)
+{
+    return (size_t)mf_host_simd_level() + 1;
+}
+#else
+static const probe_function probes[] = {probe};
+
+static size_t count_probes(void)
+{
+    return 1;
+}
+#endif
+
+static void test_vectors(void **state)
+{
+    (void)state;
+    float x[PROBE_COUNT];
+    float z[PROBE_COUNT];
+    uint16_t y[2][PROBE_COUNT] = {0};
+    float sum[2];
+    for (int64_t at = 0; at < PROBE_COUNT; at++) {
+        x[at] = (float)harness_random_between(-9, 9);
+        z[at] = (float)harness_random_between(-9, 9);
+    }
+    probe(x, z, y[0], &sum[0], PROBE_COUNT);
+    for (size_t index = 0; index < count_probes(); index++) {
+        memset(y[1], 0, sizeof(y[1]));
+        probes[index](x, z, y[1], &sum[1], PROBE_COUNT);
+        assert_memory_equal(y[0], y[1], sizeof(y[0]));
+        assert_memory_equal(&sum[0], &sum[1], sizeof(sum[0]));
+    }
+}
+
 /* ---- embeddings ---- */
 
 static void test_embedding(void **state)
@@ -382,10 +439,11 @@ static void test_rope(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bf16),      cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_embedding), cmocka_unit_test(test_position),
-        cmocka_unit_test(test_norms),     cmocka_unit_test(test_activations),
-        cmocka_unit_test(test_sums),      cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_bf16),        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_vectors),     cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_position),    cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_activations), cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_rope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
