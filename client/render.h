@@ -88,6 +88,8 @@ void mf_render_session_list(const struct mf_render *render, Memferry__V1__Sessio
 
 /* "step 12/1000 | loss 3.1415 | norm 0.98 | ...", no line end. */
 void mf_render_step(const Memferry__V1__StepReport *step, FILE *out);
+/* Generated text, set apart. */
+void mf_render_step_sample(const char *text, FILE *out);
 
 void mf_render_daemon_status(const struct mf_render *render,
                              const Memferry__V1__GetStatusResponse *status,

@@ -1,4 +1,7 @@
 /* The line of one optimizer step, in the shape of llm.c: see render.h. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "client/render.h"
 
 void mf_render_step(const Memferry__V1__StepReport *step, FILE *out)
@@ -15,5 +18,21 @@ void mf_render_step(const Memferry__V1__StepReport *step, FILE *out)
     }
     if (step->skipped) {
         fputs(" | skipped: the gradient is not finite", out);
+    }
+}
+
+/* A sample has lines of its own: they stay, other control characters do not. */
+void mf_render_step_sample(const char *text, FILE *out)
+{
+    fputs("sample:\n", out);
+    while (*text != '\0') {
+        size_t length = strcspn(text, "\n");
+        char *part = strndup(text, length);
+        MF_ASSERT(part != NULL);
+        fputs("  | ", out);
+        mf_table_print_text(part, out);
+        fputc('\n', out);
+        free(part);
+        text += length + (text[length] == '\n');
     }
 }

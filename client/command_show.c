@@ -1,0 +1,213 @@
+/* show, rm: see command.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/command.h"
+#include "client/command_model.h"
+#include "proto/wire.h"
+
+#define PLANS (&memferry__v1__plan_service__descriptor)
+#define PROFILES (&memferry__v1__profile_service__descriptor)
+#define TRAINING (&memferry__v1__training_service__descriptor)
+
+struct options {
+    bool all;
+    bool discard;
+    struct mf_command_model model;
+};
+
+static error_t parse(int key, char *argument, struct argp_state *state, void *input)
+{
+    struct options *options = input;
+    (void)argument;
+    (void)state;
+    options->all |= key == 'a';
+    options->discard |= key == 'd';
+    return key == 'a' || key == 'd' ? 0 : ARGP_ERR_UNKNOWN;
+}
+
+static enum mf_status show_profile(struct mf_command_context *context, const char *name,
+                                   struct options *options)
+{
+    Memferry__V1__GetProfileRequest request = MEMFERRY__V1__GET_PROFILE_REQUEST__INIT;
+    Memferry__V1__GetProfileResponse *answer = NULL;
+    MF_TRY(mf_command_model_resolve(&options->model, name));
+    request.model = &options->model.model;
+    request.workload = &options->model.workload;
+    MF_TRY(mf_command_call(context, PROFILES, "GetProfile", &request.base, MF_LIBRARY_CALL_SHORT_MS,
+                           (ProtobufCMessage **)&answer));
+    if (context->json) {
+        mf_command_print_json(context, mf_library_json_encode(&answer->base));
+    } else if (answer->profile != NULL) {
+        mf_render_profile(&context->render, answer->profile);
+    }
+    mf_wire_free(answer);
+    return MF_STATUS_OK;
+}
+
+static enum mf_status show_plan(struct mf_command_context *context, const char *id,
+                                struct options *options)
+{
+    Memferry__V1__ShowPlanRequest request = MEMFERRY__V1__SHOW_PLAN_REQUEST__INIT;
+    Memferry__V1__ShowPlanResponse *answer = NULL;
+    request.id = (char *)id;
+    MF_TRY(mf_command_call(context, PLANS, "ShowPlan", &request.base, MF_LIBRARY_CALL_SHORT_MS,
+                           (ProtobufCMessage **)&answer));
+    if (context->json) {
+        mf_command_print_json(context, mf_library_json_encode(&answer->base));
+    } else if (answer->plan != NULL) {
+        mf_render_plan(&context->render, answer->plan, NULL, options->all);
+    }
+    mf_wire_free(answer);
+    return MF_STATUS_OK;
+}
+
+static enum mf_status get_session(struct mf_command_context *context, const char *id,
+                                  Memferry__V1__GetSessionResponse **out)
+{
+    Memferry__V1__GetSessionRequest request = MEMFERRY__V1__GET_SESSION_REQUEST__INIT;
+    request.session_id = (char *)id;
+    MF_TRY(mf_command_call(context, TRAINING, "GetSession", &request.base, MF_LIBRARY_CALL_SHORT_MS,
+                           (ProtobufCMessage **)out));
+    if ((*out)->session == NULL) {
+        mf_wire_free(*out);
+        *out = NULL;
+        return mf_status_set(MF_STATUS_CORRUPT, "the daemon answered without a session");
+    }
+    return MF_STATUS_OK;
+}
+
+static enum mf_status show_session(struct mf_command_context *context, const char *id,
+                                   struct options *options)
+{
+    Memferry__V1__GetSessionResponse *answer = NULL;
+    (void)options;
+    MF_TRY(get_session(context, id, &answer));
+    if (context->json) {
+        mf_command_print_json(context, mf_library_json_encode(&answer->base));
+    } else {
+        mf_render_session(&context->render, answer->session);
+    }
+    mf_wire_free(answer);
+    return MF_STATUS_OK;
+}
+
+static enum mf_status remove_plan(struct mf_command_context *context, const char *id,
+                                  struct options *options)
+{
+    Memferry__V1__DeletePlanRequest request = MEMFERRY__V1__DELETE_PLAN_REQUEST__INIT;
+    Memferry__V1__DeletePlanResponse *answer = NULL;
+    (void)options;
+    request.id = (char *)id;
+    MF_TRY(mf_command_call(context, PLANS, "DeletePlan", &request.base, MF_LIBRARY_CALL_SHORT_MS,
+                           (ProtobufCMessage **)&answer));
+    mf_wire_free(answer);
+    return MF_STATUS_OK;
+}
+
+static enum mf_status remove_profile(struct mf_command_context *context, const char *id,
+                                     struct options *options)
+{
+    Memferry__V1__DeleteProfileRequest request = MEMFERRY__V1__DELETE_PROFILE_REQUEST__INIT;
+    Memferry__V1__DeleteProfileResponse *answer = NULL;
+    (void)options;
+    request.hardware_fingerprint = (char *)id;
+    MF_TRY(mf_command_call(context, PROFILES, "DeleteProfile", &request.base,
+                           MF_LIBRARY_CALL_SHORT_MS, (ProtobufCMessage **)&answer));
+    mf_wire_free(answer);
+    return MF_STATUS_OK;
+}
+
+/* A job is stopped, so that its checkpoint is saved; a session is closed. */
+static enum mf_status remove_session(struct mf_command_context *context, const char *id,
+                                     struct options *options)
+{
+    Memferry__V1__GetSessionResponse *found = NULL;
+    ProtobufCMessage *answer = NULL;
+    enum mf_status status = MF_STATUS_OK;
+    MF_TRY(get_session(context, id, &found));
+    if (found->session->steps_total > 0 && found->session->ended_unix_seconds == 0) {
+        Memferry__V1__StopRunRequest request = MEMFERRY__V1__STOP_RUN_REQUEST__INIT;
+        request.session_id = found->session->id;
+        request.discard = options->discard;
+        status = mf_command_call(context, TRAINING, "StopRun", &request.base,
+                                 MF_LIBRARY_CALL_SHORT_MS, &answer);
+        if (status == MF_STATUS_OK && !context->quiet) {
+            fprintf(stderr, "the job stops after its present step%s\n",
+                    options->discard ? "" : " and saves a checkpoint");
+        }
+    } else {
+        Memferry__V1__CloseSessionRequest request = MEMFERRY__V1__CLOSE_SESSION_REQUEST__INIT;
+        request.session_id = found->session->id;
+        status = mf_command_call(context, TRAINING, "CloseSession", &request.base,
+                                 MF_LIBRARY_CALL_SHORT_MS, &answer);
+    }
+    mf_wire_free(answer);
+    mf_wire_free(found);
+    return status;
+}
+
+struct kind {
+    const char *name;
+    enum mf_status (*run)(struct mf_command_context *context, const char *id,
+                          struct options *options);
+};
+
+static enum mf_status dispatch(const struct mf_command_line *line, const char *verb,
+                               const struct kind *kinds, size_t count, struct options *options)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(line->values[0], kinds[i].name) == 0) {
+            return kinds[i].run(line->context, line->values[1], options);
+        }
+    }
+    fprintf(stderr, "memferry %s: \"%s\" is none of profile, plan, session\n", verb,
+            line->values[0]);
+    exit(MF_COMMAND_EXIT_USAGE);
+}
+
+enum mf_status mf_command_show_run(struct mf_command_context *context, int argc, char **argv)
+{
+    static const struct argp_option argp_options[] = {
+        {"all", 'a', NULL, 0, "Of a plan: a row for every unit", 0}, {0}};
+    static const struct kind kinds[] = {
+        {"profile", show_profile}, {"plan", show_plan}, {"session", show_session}};
+    struct options options = {0};
+    struct mf_command_line line = {
+        .context = context,
+        .arguments = "profile MODEL\nplan ID\nsession ID",
+        .help = "One thing whole. ID may be its first digits. The flags of workload matter for a "
+                "profile: they decide which kernels the model needs.",
+        .values_min = 2,
+        .values_max = 2,
+        .options = argp_options,
+        .parse = parse,
+        .input = &options,
+        .model = &options.model};
+    mf_command_model_init(&options.model);
+    mf_command_parse(&line, argc, argv);
+    enum mf_status status = dispatch(&line, "show", kinds, 3, &options);
+    mf_command_model_reset(&options.model);
+    return status;
+}
+
+enum mf_status mf_command_show_rm(struct mf_command_context *context, int argc, char **argv)
+{
+    static const struct argp_option argp_options[] = {
+        {"discard", 'd', NULL, 0, "Of a job: save no checkpoint", 0}, {0}};
+    static const struct kind kinds[] = {
+        {"profile", remove_profile}, {"plan", remove_plan}, {"session", remove_session}};
+    struct options options = {0};
+    struct mf_command_line line = {
+        .context = context,
+        .arguments = "profile ID\nplan ID\nsession ID",
+        .help = "Forgets a plan or the measurements of a hardware, ends a session. A job ends "
+                "after its present step and saves a checkpoint.",
+        .values_min = 2,
+        .values_max = 2,
+        .options = argp_options,
+        .parse = parse,
+        .input = &options};
+    mf_command_parse(&line, argc, argv);
+    return dispatch(&line, "rm", kinds, 3, &options);
+}
