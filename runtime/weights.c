@@ -221,15 +221,16 @@ static enum mf_status check_complete(const struct mf_weights *weights)
     const char *path = mf_safetensors_path(weights->set);
     size_t length = strlen(path);
     bool index = length > 5 && strcmp(path + length - 5, ".json") == 0;
-    const char *other = mf_safetensors_count(weights->set) > 0
-                            ? mf_safetensors_at(weights->set, 0)->name
-                            : "nothing";
-    bool foreign = missing.count == needed;
+    const char *other =
+        mf_safetensors_count(weights->set) > 0
+            ? mf_safetensors_at(weights->set, mf_safetensors_count(weights->set) - 1)->name
+            : "nothing";
+    bool foreign = missing.count > needed / 2; /* a head is called the same in every family */
     return mf_status_set(
         MF_STATUS_NOT_FOUND, "%s %s %d of the %d tensors of this %s model: %s%s%s%.90s", path,
         index ? "does not list" : "lacks", (int)missing.count, (int)needed, model->family,
         missing.text, missing.count > NAMES_LISTED_MAX ? " ..." : "",
-        foreign ? "; these weights are of another model: they begin with " : "",
+        foreign ? "; these weights are of another model, with tensors like " : "",
         foreign ? other : "");
 }
 
