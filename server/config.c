@@ -73,7 +73,7 @@ static const struct setting settings[] = {
      BYTES_MAX, NULL,
      "host device: act as if the link to the device moved SIZE a second; 0 = as fast as memory"},
     {"device", "emulate_d2h", "emulate-d2h", "SIZE", TYPE_BYTES, AT(emulate_d2h), 0, "0", 0,
-     BYTES_MAX, NULL, "the same from the device"},
+     BYTES_MAX, NULL, "the same from the device; one of the two stands for both"},
     {"host", "memory", "host-memory", "SIZE", TYPE_BYTES, AT(host_memory), 0, "0", 0, BYTES_MAX,
      NULL, "host memory for all sessions; 0 = what is available, less a reserve"},
     {"limits", "sessions", "sessions", "N", TYPE_INT, AT(sessions_max), 0, "8", 1, MF_SESSIONS_MAX,
@@ -346,6 +346,10 @@ static enum mf_status make_absolute(char *path, size_t size)
 static enum mf_status finish(struct mf_config *config)
 {
     struct mf_address address;
+    if (config->emulate_h2d == 0 || config->emulate_d2h == 0) { /* half a link is none */
+        int64_t rate = config->emulate_h2d + config->emulate_d2h;
+        config->emulate_h2d = config->emulate_d2h = rate;
+    }
     if (config->home[0] == 0) {
         find_home(config);
     }
@@ -506,64 +510,4 @@ void mf_config_print(const struct mf_config *config, FILE *file)
         }
         print_value(config, &settings[row], file, origins[config->origins[row]]);
     }
-}
-
-/* Resolves `path`; parts at its end that do not exist are kept as they are, without dots. */
-static enum mf_status resolve(const char *path, char out[static MF_CONFIG_PATH_MAX])
-{
-    char head[MF_CONFIG_PATH_MAX];
-    char resolved[PATH_MAX];
-    size_t length = strlen(path);
-    if (path[0] != '/' || length >= sizeof(head)) {
-        return mf_status_set(MF_STATUS_INVALID,
-                             "\"%.200s\" is no absolute path of at most %d bytes", path,
-                             MF_CONFIG_PATH_MAX - 1);
-    }
-    memcpy(head, path, length + 1);
-    while (realpath(head, resolved) == NULL) {
-        char *slash = strrchr(head, '/');
-        if (errno != ENOENT || strcmp(slash, "/.") == 0 || strcmp(slash, "/..") == 0) {
-            return mf_status_set(errno == EACCES ? MF_STATUS_DENIED : MF_STATUS_NOT_FOUND, "%s: %s",
-                                 path, strerror(errno));
-        }
-        slash[slash == head ? 1 : 0] = 0;
-    }
-    const char *rest = path + strlen(head);
-    rest += *rest == '/' ? 1 : 0;
-    bool root = strcmp(resolved, "/") == 0;
-    int wrote = snprintf(out, MF_CONFIG_PATH_MAX, "%s%s%s", root ? "" : resolved,
-                         *rest != 0 || root ? "/" : "", rest);
-    return wrote >= 0 && wrote < MF_CONFIG_PATH_MAX
-               ? MF_STATUS_OK
-               : mf_status_set(MF_STATUS_INVALID, "%s: its real path is too long", path);
-}
-
-static bool lies_under(const char *path, const char *root)
-{
-    size_t length = strlen(root);
-    return strcmp(root, "/") == 0 ||
-           (strncmp(path, root, length) == 0 && (path[length] == '/' || path[length] == 0));
-}
-
-enum mf_status mf_config_allow(const struct mf_config *config, const char *path,
-                               char out[static MF_CONFIG_PATH_MAX])
-{
-    char home[MF_CONFIG_PATH_MAX];
-    MF_TRY(resolve(path, out));
-    if (config->root_count == 0 && config->tcp[0] == 0) {
-        return MF_STATUS_OK;
-    }
-    for (int32_t i = 0; i < config->root_count; i++) {
-        if (lies_under(out, config->roots[i])) {
-            return MF_STATUS_OK;
-        }
-    }
-    /* Runs lie there. */
-    if (resolve(config->home, home) == MF_STATUS_OK && lies_under(out, home)) {
-        return MF_STATUS_OK;
-    }
-    return mf_status_set_reason(MF_STATUS_DENIED, "PATH_NOT_ALLOWED",
-                                "%s lies under none of the folders that clients may name: start "
-                                "memferryd with --root FOLDER",
-                                path);
 }

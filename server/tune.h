@@ -63,11 +63,14 @@ enum mf_status mf_tune_model(struct mf_service *service, const struct mf_plan *p
                              struct mf_model *out) MF_MUST_USE;
 /* A copy of the hardware as known now. */
 void mf_tune_hardware(struct mf_service *service, struct mf_hardware *out);
-/* A copy of what is measured; mf_profile_reset() it. `generation` (may be NULL) rises with every
- * change. */
-void mf_tune_profile(struct mf_service *service, struct mf_profile *out, uint64_t *generation);
+/* A copy of what is measured; mf_profile_reset() it. */
+void mf_tune_profile(struct mf_service *service, struct mf_profile *out);
+/* Rises whenever what is measured changes. */
+uint64_t mf_tune_generation(struct mf_service *service);
 /* Forgets what was measured on the hardware of that fingerprint or unique prefix. */
 enum mf_status mf_tune_forget(struct mf_service *service, const char *fingerprint) MF_MUST_USE;
+/* The rates of the machine, into service->hardware and the store. */
+enum mf_status mf_tune_measure_rates(struct mf_service *service, double seconds_max) MF_MUST_USE;
 /* Adds measurements, to the store too (where a failure is only logged). */
 void mf_tune_learn(struct mf_service *service, const struct mf_profile *measured);
 

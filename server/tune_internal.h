@@ -1,0 +1,27 @@
+/* Private to server/tune*.c: plans being made, and the profile in memory. See tune.h. */
+#ifndef MF_SERVER_TUNE_INTERNAL_H
+#define MF_SERVER_TUNE_INTERNAL_H
+
+#include <pthread.h>
+
+#include "core/hash.h"
+#include "core/profile.h"
+#include "server/tune.h"
+
+#define MF_TUNE_MAKING_MAX 64 /* different plans being made at the same time */
+
+struct mf_tune {
+    struct mf_service *service;
+    struct mf_hardware identity; /* what profiles are kept by */
+    char identity_fingerprint[MF_HASH_TEXT_MAX];
+    pthread_mutex_t lock; /* guards what follows; never held while solving or measuring */
+    pthread_cond_t made;
+    char making[MF_TUNE_MAKING_MAX][MF_HASH_TEXT_MAX]; /* keys; "" = free */
+    struct mf_profile profile;
+    uint64_t generation;
+};
+
+/* Seconds on a clock that never goes back. */
+double mf_tune_measure_clock(void);
+
+#endif
