@@ -78,9 +78,9 @@ static double per_rate(double amount, double per_s)
 /* Bytes of host memory that a kernel with a direct operand moves over the link. */
 static double direct_bytes(enum mf_kernel kernel, const struct mf_shape *shape, bool cuda)
 {
-    double panel = 2.0 * (double)shape->n *
-                   ((double)(shape->k > 0 ? shape->k : 1) +
-                    ((shape->flags & MF_SHAPE_BIAS) != 0 ? 1.0 : 0.0));
+    double panel =
+        2.0 * (double)shape->n *
+        ((double)(shape->k > 0 ? shape->k : 1) + ((shape->flags & MF_SHAPE_BIAS) != 0 ? 1.0 : 0.0));
     if ((shape->flags & MF_SHAPE_OUTPUT_HOST) != 0) {
         return panel;
     }
@@ -256,8 +256,8 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 static size_t memo_slot(const struct mf_task *task)
 {
     const struct mf_shape *shape = &task->shape;
-    uint64_t hash = mix((uint64_t)task->kernel * MF_LANE_COUNT + (uint64_t)task->lane,
-                        (uint64_t)shape->n);
+    uint64_t hash =
+        mix((uint64_t)task->kernel * MF_LANE_COUNT + (uint64_t)task->lane, (uint64_t)shape->n);
     hash = mix(hash, (uint64_t)shape->k);
     hash = mix(hash, (uint64_t)shape->rows);
     hash = mix(hash, shape->flags | (uint64_t)(uint32_t)shape->heads << 32);
@@ -283,12 +283,10 @@ int32_t mf_cost_fill(const struct mf_hardware *hardware, const struct mf_profile
         struct memo *memo = &memos[memo_slot(task)];
         if (!memo->used || memo->lane != task->lane || memo->kernel != task->kernel ||
             !same_shape(&memo->shape, &task->shape)) {
-            *memo = (struct memo){.used = true,
-                                  .lane = task->lane,
-                                  .kernel = task->kernel,
-                                  .shape = task->shape};
-            memo->ns = cost(&rates, profile, task->lane, task->kernel, &task->shape,
-                            &memo->measured);
+            *memo = (struct memo){
+                .used = true, .lane = task->lane, .kernel = task->kernel, .shape = task->shape};
+            memo->ns =
+                cost(&rates, profile, task->lane, task->kernel, &task->shape, &memo->measured);
         }
         task->expected_ns = memo->ns;
         estimated += memo->measured ? 0 : 1;

@@ -1,10 +1,11 @@
 /*
  * Placing buffers by lifetime: see memory.h.
  *
- * Two placements are made and the smaller is kept. The first walks time and puts each buffer into
- * the best fitting hole (n log n in practice). Where that wastes memory and the graph is not huge,
- * buffers are placed again largest first, each at the lowest offset that no buffer alive at the
- * same time covers. Both are deterministic.
+ * Several placements are made until one is close to the live peak; the smallest is kept. The first
+ * walks time and puts each buffer into the best fitting hole, the second does so for long and for
+ * short lives apart (both n log n in practice). In graphs that are not huge buffers are then placed
+ * largest first and longest lived first, each at the lowest offset that no buffer alive at the same
+ * time covers. All are deterministic.
  */
 #include "planner/memory.h"
 
@@ -15,6 +16,8 @@
 #define QUADRATIC_MAX 6000
 /* A first placement this close to the live peak is good enough: 1/256. */
 #define SLACK_SHIFT 8
+/* A life is long when it spans more than this share of the graph. */
+#define LONG_SHARE 64
 
 struct item {
     int64_t bytes;
@@ -208,6 +211,36 @@ static int64_t place_in_order(struct item *items, int32_t count)
     return extent;
 }
 
+/* As place_in_time, but what lives long lies below what lives short: short lives leave holes that
+ * long ones then cut up. Sorts `items` into the two classes. Returns the extent. */
+static int64_t place_apart(struct item *items, int32_t count)
+{
+    struct item *sorted = allocate((size_t)count, sizeof(*sorted));
+    int32_t span = 0;
+    for (int32_t i = 0; i < count; i++) {
+        span = items[i].last > span ? items[i].last : span;
+    }
+    int32_t long_count = 0;
+    int32_t filled = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t i = 0; i < count; i++) {
+            bool lasts = items[i].last - items[i].first > span / LONG_SHARE;
+            if (lasts == (pass == 0)) {
+                sorted[filled++] = items[i];
+            }
+        }
+        long_count = pass == 0 ? filled : long_count;
+    }
+    memcpy(items, sorted, (size_t)count * sizeof(*items));
+    free(sorted);
+    int64_t below = place_in_time(items, long_count);
+    int64_t above = place_in_time(items + long_count, count - long_count);
+    for (int32_t i = long_count; i < count; i++) {
+        items[i].offset += below;
+    }
+    return below + above;
+}
+
 static void keep(const struct item *items, int32_t count, struct mf_buffer *buffers, int64_t base)
 {
     for (int32_t i = 0; i < count; i++) {
@@ -235,6 +268,13 @@ static int64_t place_shared(struct mf_buffer *buffers, int32_t count, enum mf_sp
     int64_t enough = live_peak - base;
     enough += enough >> SLACK_SHIFT;
     keep(items, item_count, buffers, base);
+    if (best > enough) {
+        int64_t extent = place_apart(items, item_count);
+        if (extent < best) {
+            best = extent;
+            keep(items, item_count, buffers, base);
+        }
+    }
     for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
         if (best <= enough || item_count > QUADRATIC_MAX) {
             break;
@@ -261,8 +301,8 @@ void mf_memory_place(struct mf_buffer *buffers, int32_t count,
             }
             buffers[i].offset = base;
             if (buffers[i].persistent) {
-                base += (buffers[i].bytes + MF_BUFFER_ALIGN - 1) / MF_BUFFER_ALIGN *
-                        MF_BUFFER_ALIGN;
+                base +=
+                    (buffers[i].bytes + MF_BUFFER_ALIGN - 1) / MF_BUFFER_ALIGN * MF_BUFFER_ALIGN;
             }
         }
         int64_t live_peak = mf_memory_live_peak(buffers, count, (enum mf_space)space);

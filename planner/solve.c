@@ -121,33 +121,12 @@ static enum mf_status refuse(struct mf_solve_context *context, const struct mf_p
     return status;
 }
 
-/* Runs the strategy; a plan that only seemed to fit is made smaller within a smaller budget. */
 static enum mf_status run(struct mf_solve_context *context, struct mf_plan *plan)
 {
     struct mf_solve_score score;
-    int64_t device = context->budget[MF_SPACE_DEVICE];
-    int64_t host = context->budget[MF_SPACE_HOST];
-    for (int attempt = 0;; attempt++) {
-        mf_solve_decide_start(context, plan);
-        MF_TRY(mf_solve_strategy_build(context, context->request->strategy, plan, &score));
-        if (!score.fits) {
-            break;
-        }
-        context->budget[MF_SPACE_DEVICE] = device;
-        context->budget[MF_SPACE_HOST] = host;
-        MF_TRY(mf_solve_score_exact(context, plan, &score));
-        if (score.fits || attempt == 2) {
-            break;
-        }
-        int64_t over = score.bytes[MF_SPACE_DEVICE] - device;
-        context->budget[MF_SPACE_DEVICE] -= over > 0 ? over : 0;
-        over = score.bytes[MF_SPACE_HOST] - host;
-        context->budget[MF_SPACE_HOST] -= over > 0 ? over : 0;
-        context->evaluations = 0;
-        mf_plan_reset(plan);
-    }
-    context->budget[MF_SPACE_DEVICE] = device;
-    context->budget[MF_SPACE_HOST] = host;
+    mf_solve_decide_start(context, plan);
+    MF_TRY(mf_solve_strategy_build(context, context->request->strategy, plan, &score));
+    MF_TRY(mf_solve_score_exact(context, plan, &score));
     return score.fits ? MF_STATUS_OK : refuse(context, plan, &score);
 }
 

@@ -56,6 +56,9 @@ int32_t mf_solve_decide_layers(const struct mf_model *model);
 /* Time and memory of the step; long accumulations are extrapolated from three micro-batches. */
 enum mf_status mf_solve_score_plan(struct mf_solve_context *context, const struct mf_plan *plan,
                                    struct mf_solve_score *out) MF_MUST_USE;
+/* Looks at all graphs of a job when the score is near a budget: sets bytes and fits. */
+enum mf_status mf_solve_score_verify(struct mf_solve_context *context, const struct mf_plan *plan,
+                                     struct mf_solve_score *score) MF_MUST_USE;
 /* The same over the whole step and over every graph a job may run: exact. */
 enum mf_status mf_solve_score_exact(struct mf_solve_context *context, const struct mf_plan *plan,
                                     struct mf_solve_score *out) MF_MUST_USE;

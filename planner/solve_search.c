@@ -26,10 +26,15 @@ struct best {
 };
 
 /* Takes `plan` (its ownership too) when it is better. */
-static void offer(struct best *best, struct mf_plan *plan, const struct mf_solve_score *score)
+static enum mf_status offer(struct mf_solve_context *context, struct best *best,
+                            struct mf_plan *plan, struct mf_solve_score *score)
 {
+    enum mf_status status = MF_STATUS_OK;
     bool better = score->fits && (!best->have || score->ns < best->score.ns * BETTER);
     if (better) {
+        status = mf_solve_score_verify(context, plan, score);
+    }
+    if (better && status == MF_STATUS_OK && score->fits) {
         if (best->have) {
             mf_plan_reset(&best->plan);
         }
@@ -39,6 +44,7 @@ static void offer(struct best *best, struct mf_plan *plan, const struct mf_solve
     } else {
         mf_plan_reset(plan);
     }
+    return status;
 }
 
 /* The busiest lane, and the bytes that are certain. */
@@ -69,7 +75,7 @@ static enum mf_status try_strategies(struct mf_solve_context *context, struct be
             mf_plan_reset(&plan);
             return status;
         }
-        offer(best, &plan, &score);
+        MF_TRY(offer(context, best, &plan, &score));
     }
     return MF_STATUS_OK;
 }
@@ -89,8 +95,7 @@ static enum mf_status try_frugal(struct mf_solve_context *context, struct best *
     }
     (void)estimate(context, &plan, &counted);
     *overhead = score.bytes[MF_SPACE_DEVICE] - counted;
-    offer(best, &plan, &score);
-    return MF_STATUS_OK;
+    return offer(context, best, &plan, &score);
 }
 
 /* Builds a seed smaller until it fits: what it needs beyond the count is known after a build. */
@@ -109,7 +114,7 @@ static enum mf_status try_seed(struct mf_solve_context *context, int32_t index, 
         }
         int64_t over = score.bytes[MF_SPACE_DEVICE] - context->budget[MF_SPACE_DEVICE];
         bool host_fits = score.bytes[MF_SPACE_HOST] <= context->budget[MF_SPACE_HOST];
-        offer(best, &plan, &score);
+        MF_TRY(offer(context, best, &plan, &score));
         if (over <= 0 || !host_fits) {
             break;
         }
@@ -363,8 +368,7 @@ static enum mf_status try_move(struct mf_solve_context *context, const struct mo
         mf_plan_reset(&trial);
         return status;
     }
-    offer(best, &trial, &score);
-    return MF_STATUS_OK;
+    return offer(context, best, &trial, &score);
 }
 
 static enum mf_status climb(struct mf_solve_context *context, struct best *best)

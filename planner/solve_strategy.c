@@ -2,6 +2,8 @@
  * The named strategies, and how a plan that does not fit is made smaller: see solve_context.h.
  * docs/PLANS.md lists both for the user.
  */
+#include <string.h>
+
 #include "planner/solve_context.h"
 
 struct choices {
@@ -137,8 +139,8 @@ static enum mf_status bisect(struct mf_solve_context *context, const struct mf_p
     return MF_STATUS_OK;
 }
 
-enum mf_status mf_solve_strategy_shrink(struct mf_solve_context *context, struct mf_plan *plan,
-                                        struct mf_solve_score *out)
+static enum mf_status descend(struct mf_solve_context *context, struct mf_plan *plan,
+                              struct mf_solve_score *out)
 {
     MF_TRY(score(context, plan, out));
     for (size_t rung = 0; rung < sizeof(rungs) / sizeof(rungs[0]) && !out->fits; rung++) {
@@ -165,6 +167,41 @@ enum mf_status mf_solve_strategy_shrink(struct mf_solve_context *context, struct
         MF_TRY(status);
     }
     return MF_STATUS_OK;
+}
+
+/* A plan that only seemed to fit is made smaller again, for a budget that much smaller. */
+enum mf_status mf_solve_strategy_shrink(struct mf_solve_context *context, struct mf_plan *plan,
+                                        struct mf_solve_score *out)
+{
+    int64_t budget[MF_SPACE_COUNT];
+    memcpy(budget, context->budget, sizeof(budget));
+    struct mf_plan whole;
+    mf_plan_copy(plan, &whole);
+    enum mf_status status = MF_STATUS_OK;
+    for (int attempt = 0; attempt < 3; attempt++) {
+        if (attempt > 0) {
+            mf_plan_reset(plan);
+            mf_plan_copy(&whole, plan);
+        }
+        status = descend(context, plan, out);
+        bool fits = status == MF_STATUS_OK && out->fits;
+        int64_t tried[MF_SPACE_COUNT];
+        memcpy(tried, context->budget, sizeof(tried));
+        memcpy(context->budget, budget, sizeof(budget));
+        if (fits) {
+            status = mf_solve_score_verify(context, plan, out);
+        }
+        if (!fits || status != MF_STATUS_OK || out->fits) {
+            break;
+        }
+        for (int space = 0; space < MF_SPACE_COUNT; space++) {
+            int64_t over = out->bytes[space] - budget[space];
+            context->budget[space] = tried[space] - (over > 0 ? over : 0);
+        }
+    }
+    memcpy(context->budget, budget, sizeof(budget));
+    mf_plan_reset(&whole);
+    return status;
 }
 
 static enum mf_status build_uniform(struct mf_solve_context *context, struct choices choices,

@@ -67,8 +67,27 @@ static void micro_arrays(struct mf_step_builder *builder, int32_t **arrays[stati
     memcpy(counts, lengths, sizeof(lengths));
 }
 
+/* Asked for every panel, so counted once. */
+static bool *find_sums(const struct mf_model *model, const struct mf_workload *workload)
+{
+    int32_t *uses = calloc((size_t)model->unit_count + 1, sizeof(*uses));
+    bool *sums = calloc((size_t)model->unit_count + 1, sizeof(*sums));
+    MF_ASSERT(uses != NULL && sums != NULL);
+    for (int32_t i = 0; i < model->op_count; i++) {
+        if (model->ops[i].unit >= 0) {
+            uses[model->units[model->ops[i].unit].owner]++;
+        }
+    }
+    for (int32_t i = 0; i < model->unit_count; i++) {
+        sums[i] = uses[i] * workload->accumulation > 1;
+    }
+    free(uses);
+    return sums;
+}
+
 static void open_builder(struct mf_step_builder *builder)
 {
+    builder->sums = find_sums(builder->model, &builder->plan->workload);
     int32_t **arrays[MICRO_ARRAYS];
     int32_t counts[MICRO_ARRAYS];
     micro_arrays(builder, arrays, counts);
@@ -89,6 +108,7 @@ static void close_builder(struct mf_step_builder *builder)
         free(*arrays[i]);
     }
     free(builder->gradient_written);
+    free(builder->sums);
     free(builder->hazards);
     free(builder->hazard_first);
     free(builder->first_access);

@@ -215,5 +215,5 @@ const struct mf_unit_decision *mf_step_builder_decision(const struct mf_step_bui
 
 bool mf_step_builder_sums(const struct mf_step_builder *builder, int32_t owner)
 {
-    return mf_step_contributions(builder->model, &builder->plan->workload, owner) > 1;
+    return builder->sums[owner];
 }

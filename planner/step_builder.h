@@ -56,6 +56,7 @@ struct mf_step_builder {
     struct mf_step_request request;
     struct mf_step *step;
     int64_t rows; /* tokens of a micro-batch */
+    bool *sums;   /* per unit: its gradient is a sum of several contributions */
     bool overflow;
     int32_t task_capacity, buffer_capacity, hazard_count, hazard_capacity;
     struct mf_step_hazard *hazards;
