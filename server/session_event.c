@@ -129,6 +129,10 @@ enum mf_status mf_session_watch(struct mf_session *session, struct mf_rpc_call *
     if (session->ended) {
         status = mf_status_set_reason(MF_STATUS_NOT_FOUND, "SESSION_ENDED",
                                       "session %.8s has ended", session->id);
+    } else if (session->spec.run == NULL && session->state != MF_SESSION_OPENING) {
+        status = mf_status_set_reason(MF_STATUS_INVALID, "SESSION_IS_NO_RUN",
+                                      "session %.8s is driven by calls: there is nothing to watch",
+                                      session->id);
     } else if (session->watcher_count == MF_SESSION_WATCHERS_MAX) {
         status = mf_status_set_reason(MF_STATUS_BUSY, "WATCHERS_FULL",
                                       "%d clients watch session %.8s already",
