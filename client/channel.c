@@ -188,7 +188,7 @@ static bool pluck(struct call *call, const void *tag)
     const volatile sig_atomic_t *flag = call->channel->cancel;
     for (;;) {
         bool polls = flag != NULL && !call->interrupted;
-        if (polls && *flag != 0) {
+        if (polls && __atomic_load_n(flag, __ATOMIC_RELAXED) != 0) {
             grpc_call_cancel(call->core, NULL);
             call->interrupted = true;
             polls = false;

@@ -1,11 +1,14 @@
 /* Health and reflection as a foreign client sees them: Debian's Python grpc, in rpc_client.py. */
 #include "harness.h"
 
+#include <fcntl.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "proto/descriptors.h"
 #include "server/health.h"
@@ -55,14 +58,25 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Starts the client; it ends with 0, or 77 where there is no grpc for Python. */
+static pid_t client;
+
+/* Starts the client and gives its output; it ends with 0, or 77 where Python has no grpc. */
 static FILE *start_client(const char *what)
 {
     const char *python = getenv("MEMFERRY_PYTHON");
-    char command[1024];
-    snprintf(command, sizeof(command), "%s %s %s %s", python != NULL ? python : "/usr/bin/python3",
-             harness_source("tests/unit/rpc_client.py"), address, what);
-    FILE *output = popen(command, "r");
+    python = python != NULL ? python : "/usr/bin/python3";
+    char *arguments[] = {(char *)(uintptr_t)python,
+                         (char *)(uintptr_t)harness_source("tests/unit/rpc_client.py"), address,
+                         (char *)(uintptr_t)what, NULL};
+    int ends[2];
+    posix_spawn_file_actions_t actions;
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    assert_int_equal(posix_spawn_file_actions_init(&actions), 0);
+    assert_int_equal(posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO), 0);
+    assert_int_equal(posix_spawn(&client, python, &actions, NULL, arguments, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    FILE *output = fdopen(ends[0], "r");
     assert_non_null(output);
     return output;
 }
@@ -70,10 +84,12 @@ static FILE *start_client(const char *what)
 static void end_client(FILE *output)
 {
     char line[512];
+    int status = 0;
     while (fgets(line, sizeof(line), output) != NULL) {
         print_message("%s", line);
     }
-    int status = pclose(output);
+    fclose(output);
+    assert_int_equal(waitpid(client, &status, 0), client);
     assert_true(WIFEXITED(status));
     if (WEXITSTATUS(status) == HARNESS_SKIP) {
         skip();
@@ -109,11 +125,11 @@ static void test_drain(void **state)
 {
     (void)state;
     char line[64] = "";
-    FILE *client = start_client("drain");
-    if (fgets(line, sizeof(line), client) != NULL && strcmp(line, "watching\n") == 0) {
+    FILE *output = start_client("drain");
+    if (fgets(line, sizeof(line), output) != NULL && strcmp(line, "watching\n") == 0) {
         mf_rpc_server_drain(server, 5000);
     }
-    end_client(client);
+    end_client(output);
 }
 
 static void test_damaged_descriptors(void **state)
