@@ -124,8 +124,7 @@ static double direct_demand(const struct simulation *state)
 static void share_link(struct simulation *state)
 {
     double demand = direct_demand(state);
-    bool copying =
-        state->lanes[MF_LANE_H2D].running >= 0 || state->lanes[MF_LANE_D2H].running >= 0;
+    bool copying = state->lanes[MF_LANE_H2D].running >= 0 || state->lanes[MF_LANE_D2H].running >= 0;
     for (int i = 0; i < MF_LANE_COUNT; i++) {
         struct lane *lane = &state->lanes[i];
         double slowdown = i != MF_LANE_CPU && copying ? 1 + demand : 1;

@@ -16,6 +16,9 @@
 /* Share of the evaluations that seeds may take. */
 #define SEED_SHARE 2
 #define RANGES_MAX 64
+/* Shaken plans that are looked at, and how much slower than the best they may begin. */
+#define SHAKES_MAX 400
+#define SHAKEN_MAX 1.3
 /* Moves that are ranked for each that can be tried. */
 #define MOVES_PER_EVALUATION 8
 
@@ -371,24 +374,84 @@ static enum mf_status try_move(struct mf_solve_context *context, const struct mo
     return offer(context, best, &trial, &score);
 }
 
-static enum mf_status climb(struct mf_solve_context *context, struct best *best)
+/* Tries moves until none helps. */
+static enum mf_status climb(struct mf_solve_context *context, struct moves *moves,
+                            struct ranked *order, struct best *best)
+{
+    enum mf_status status = MF_STATUS_OK;
+    bool improved = true;
+    while (improved && status == MF_STATUS_OK && !mf_solve_score_spent(context)) {
+        double before = best->score.ns;
+        rank_moves(context, best, moves, order);
+        for (int32_t i = 0; i < moves->count && status == MF_STATUS_OK; i++) {
+            if (isinf(order[i].estimate) || mf_solve_score_spent(context)) {
+                break;
+            }
+            status = try_move(context, &moves->moves[order[i].index], best);
+        }
+        improved = best->score.ns < before * BETTER;
+    }
+    return status;
+}
+
+/* splitmix64: shaking must give the same plan for the same request. */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+/* A few moves at random from the best plan; `out` has a plan only when the result fits. */
+static enum mf_status shake(struct mf_solve_context *context, const struct moves *moves,
+                            uint64_t *state, const struct best *best, struct best *out)
+{
+    struct mf_plan trial;
+    struct mf_solve_score score;
+    *out = (struct best){0};
+    mf_plan_copy(&best->plan, &trial);
+    int count = 2 + (int)(next_random(state) % 3);
+    for (int i = 0; i < count; i++) {
+        apply(context, &moves->moves[next_random(state) % (uint64_t)moves->count], &trial);
+    }
+    int64_t bytes = 0;
+    double at_best = estimate(context, &trial, &bytes);
+    /* Too slow or too large to be worth a climb. */
+    if (at_best > best->score.ns * SHAKEN_MAX || bytes > context->budget[MF_SPACE_DEVICE]) {
+        mf_plan_reset(&trial);
+        return MF_STATUS_OK;
+    }
+    enum mf_status status = mf_solve_score_plan(context, &trial, &score);
+    if (status != MF_STATUS_OK || score.ns > best->score.ns * SHAKEN_MAX) {
+        mf_plan_reset(&trial);
+        return status;
+    }
+    return offer(context, out, &trial, &score);
+}
+
+static enum mf_status improve(struct mf_solve_context *context, struct best *best)
 {
     struct moves moves = {0};
     list_moves(context->model, context->evaluations_max * MOVES_PER_EVALUATION, &moves);
     struct ranked *order = calloc((size_t)moves.count + 1, sizeof(*order));
     MF_ASSERT(order != NULL);
-    enum mf_status status = MF_STATUS_OK;
-    bool improved = true;
-    while (improved && status == MF_STATUS_OK && !mf_solve_score_spent(context)) {
-        double before = best->score.ns;
-        rank_moves(context, best, &moves, order);
-        for (int32_t i = 0; i < moves.count && status == MF_STATUS_OK; i++) {
-            if (isinf(order[i].estimate) || mf_solve_score_spent(context)) {
-                break;
-            }
-            status = try_move(context, &moves.moves[order[i].index], best);
+    uint64_t state = context->request->seed;
+    enum mf_status status = climb(context, &moves, order, best);
+    for (int32_t i = 0; i < SHAKES_MAX && status == MF_STATUS_OK; i++) {
+        struct best shaken;
+        if (mf_solve_score_spent(context)) {
+            break;
         }
-        improved = best->score.ns < before * BETTER;
+        status = shake(context, &moves, &state, best, &shaken);
+        if (status == MF_STATUS_OK && shaken.have) {
+            status = climb(context, &moves, order, &shaken);
+        }
+        if (status == MF_STATUS_OK && shaken.have) {
+            status = offer(context, best, &shaken.plan, &shaken.score);
+        } else if (shaken.have) {
+            mf_plan_reset(&shaken.plan);
+        }
     }
     free(order);
     free(moves.moves);
@@ -414,7 +477,7 @@ enum mf_status mf_solve_search(struct mf_solve_context *context, struct mf_plan 
     if (!best.have) {
         return give_up(context, plan, out);
     }
-    MF_TRY_GOTO(climb(context, &best), out);
+    MF_TRY_GOTO(improve(context, &best), out);
     mf_plan_reset(plan);
     *plan = best.plan;
     *out = best.score;

@@ -6,6 +6,9 @@
 
 #include "planner/solve_context.h"
 
+/* Guesses of a bisection before a near miss is good enough. */
+#define ROUNDS_MAX 4
+
 struct choices {
     int weight;
     int update;
@@ -113,14 +116,29 @@ static void apply(const struct mf_solve_context *context, const struct mf_plan *
     mf_solve_decide_ring(out, rungs[rung].apply == shorten_ring ? out->ring_slots : slots);
 }
 
-/* The smallest count of one rung that makes `plan` fit, known to lie in (low, high]. */
+/* Where the line from `low`'s bytes to `high`'s crosses the budget; between the two. */
+static int32_t guess(const struct mf_solve_context *context, int32_t low, int64_t low_bytes,
+                     int32_t high, int64_t high_bytes)
+{
+    int64_t over = low_bytes - context->budget[MF_SPACE_DEVICE];
+    int64_t saves = low_bytes - high_bytes;
+    double share = saves > 0 ? (double)over / (double)saves : 0.5;
+    int32_t at = low + 1 + (int32_t)((double)(high - low) * share);
+    at = at <= low ? low + 1 : at;
+    return at >= high ? high - 1 : at;
+}
+
+/* The smallest count of one rung that makes `plan` fit, in (0, high]; `plan` has all of it. */
 static enum mf_status bisect(struct mf_solve_context *context, const struct mf_plan *from,
-                             size_t rung, int32_t high, struct mf_plan *plan,
+                             int64_t from_bytes, size_t rung, int32_t high, struct mf_plan *plan,
                              struct mf_solve_score *out)
 {
     int32_t low = 0;
-    while (high - low > 1) {
-        int32_t middle = low + (high - low) / 2;
+    for (int round = 0; high - low > 1; round++) {
+        /* Bytes are nearly a line in the count; every other guess halves, in case they are not. */
+        int32_t middle = round % 3 != 2
+                             ? guess(context, low, from_bytes, high, out->bytes[MF_SPACE_DEVICE])
+                             : low + (high - low) / 2;
         struct mf_plan trial;
         struct mf_solve_score got;
         apply(context, from, rung, middle, &trial);
@@ -134,6 +152,11 @@ static enum mf_status bisect(struct mf_solve_context *context, const struct mf_p
             mf_plan_reset(&trial);
             MF_TRY(status);
             low = middle;
+            from_bytes = got.bytes[MF_SPACE_DEVICE];
+        }
+        /* A layer more or less is not worth many builds of a big graph. */
+        if (round >= ROUNDS_MAX && high - low <= high / 16) {
+            break;
         }
     }
     return MF_STATUS_OK;
@@ -158,10 +181,11 @@ static enum mf_status descend(struct mf_solve_context *context, struct mf_plan *
             continue;
         }
         struct mf_plan from = *plan;
+        int64_t from_bytes = out->bytes[MF_SPACE_DEVICE];
         *plan = whole;
         *out = got;
         if (got.fits) {
-            status = bisect(context, &from, rung, count, plan, out);
+            status = bisect(context, &from, from_bytes, rung, count, plan, out);
         }
         mf_plan_reset(&from);
         MF_TRY(status);
