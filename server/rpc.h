@@ -70,7 +70,7 @@ struct mf_rpc_options {
 };
 
 /* Once a process, before anything else of this file (open calls it too): takes over gRPC's log,
- * tunes malloc for large messages, raises the limit of file descriptors. */
+ * tunes malloc for large messages, raises the limit of file descriptors, ignores SIGPIPE. */
 void mf_rpc_init(void);
 
 enum mf_status mf_rpc_server_open(const struct mf_rpc_options *options,
