@@ -9,28 +9,43 @@
 #include "db/store.h"
 #include "db/store_sql.h"
 
-#define PLAN_COLUMNS                                                                               \
-    "key, id, model_fingerprint, model_name, hardware_fingerprint, strategy, source, "             \
+/* After the key, which a join must qualify and an insert must not. */
+#define PLAN_REST                                                                                  \
+    ", id, model_fingerprint, model_name, hardware_fingerprint, strategy, source, "                \
     "planner_version, step_ns, bound_ns, device_peak_bytes, host_peak_bytes, error, created_at, "  \
     "used_at, use_count"
+#define PLAN_COLUMNS "plans.key" PLAN_REST
 
 static const char *source_name(enum mf_plan_source source)
 {
     return source == MF_PLAN_MEASURED ? "measured" : "estimate";
 }
 
+static enum mf_status insert_row(struct mf_store *store, const struct mf_store_plan_record *record)
+{
+    /* A replaced row takes its document with it. */
+    MF_TRY(mf_store_sql_run(store, NULL,
+                            "INSERT OR REPLACE INTO plans(key" PLAN_REST ") "
+                            "VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                            "sssssssiddiisiii", record->key, record->id, record->model_fingerprint,
+                            record->model_name, record->hardware_fingerprint, record->strategy,
+                            record->source, (int64_t)record->planner_version, record->step_ns,
+                            record->bound_ns, record->device_peak_bytes, record->host_peak_bytes,
+                            record->error, record->created_unix_s, record->used_unix_s,
+                            record->use_count));
+    return record->json == NULL
+               ? MF_STATUS_OK
+               : mf_store_sql_run(store, NULL, "INSERT INTO plan_documents(key, json) VALUES(?, ?)",
+                                  "ss", record->key, record->json);
+}
+
 static enum mf_status put_row(struct mf_store *store, const struct mf_store_plan_record *record)
 {
     mf_store_sql_lock(store);
-    enum mf_status status = mf_store_sql_run(
-        store, NULL,
-        "INSERT OR REPLACE INTO plans(" PLAN_COLUMNS ", json) "
-        "VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-        "sssssssiddiisiiis", record->key, record->id, record->model_fingerprint, record->model_name,
-        record->hardware_fingerprint, record->strategy, record->source,
-        (int64_t)record->planner_version, record->step_ns, record->bound_ns,
-        record->device_peak_bytes, record->host_peak_bytes, record->error, record->created_unix_s,
-        record->used_unix_s, record->use_count, record->json);
+    enum mf_status status = mf_store_sql_enter(store);
+    if (status == MF_STATUS_OK) {
+        status = mf_store_sql_leave(store, insert_row(store, record));
+    }
     mf_store_sql_unlock(store);
     return status;
 }
@@ -176,7 +191,8 @@ static enum mf_status fetch(struct mf_store *store, const char *key, struct mf_a
     void *items = NULL;
     int32_t count = 0;
     MF_TRY(mf_store_sql_begin(store, &row,
-                              "SELECT json, error, created_at, use_count FROM plans WHERE key = ?",
+                              "SELECT json, error, created_at, use_count FROM plans "
+                              "LEFT JOIN plan_documents USING(key) WHERE key = ?",
                               "s", key));
     MF_TRY(mf_store_sql_collect(store, row, read_stored, sizeof(struct stored), arena, &items,
                                 &count));
@@ -198,6 +214,9 @@ static enum mf_status decode_plan(const char *text, const struct mf_model *model
                                   struct mf_plan *out)
 {
     json_t *json = NULL;
+    if (text == NULL) {
+        return mf_status_set(MF_STATUS_CORRUPT, "the document is missing");
+    }
     MF_TRY(mf_json_parse(text, strlen(text), "stored plan", &json));
     enum mf_status status = mf_plan_decode(json, out);
     json_decref(json);
@@ -219,7 +238,7 @@ enum mf_status mf_store_plan_get(struct mf_store *store, const char *key,
     mf_store_sql_lock(store);
     enum mf_status status = fetch(store, key, &arena, &stored);
     mf_store_sql_unlock(store);
-    if (status != MF_STATUS_OK) {
+    if (status != MF_STATUS_OK || stored == NULL) {
         mf_arena_reset(&arena);
         return status;
     }
@@ -272,7 +291,8 @@ enum mf_status mf_store_plan_find(struct mf_store *store, const char *id, struct
     /* One plan may answer two keys; the newest row stands for both. */
     enum mf_status status = mf_store_sql_begin(
         store, &row,
-        "SELECT " PLAN_COLUMNS ", json, max(created_at) FROM plans "
+        "SELECT " PLAN_COLUMNS
+        ", json, max(created_at) FROM plans LEFT JOIN plan_documents USING(key) "
         "WHERE length(?1) > 0 AND substr(id, 1, length(?1)) = ?1 GROUP BY id LIMIT 2",
         "s", id);
     if (status == MF_STATUS_OK) {

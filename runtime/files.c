@@ -67,7 +67,7 @@ enum mf_status mf_files_read_at(int file, int64_t offset, void *out, size_t coun
             return mf_status_set(MF_STATUS_CORRUPT,
                                  "%s ends at byte %lld, %zu bytes were to be read from %lld: it "
                                  "became shorter",
-                                 path, (long long)(offset + (int64_t)done), count,
+                                 path, (long long)offset + (long long)done, count,
                                  (long long)offset);
         }
         done += (size_t)got;

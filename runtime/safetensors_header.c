@@ -140,11 +140,15 @@ static enum mf_status check_metadata(const struct reading *reading, const json_t
     return MF_STATUS_OK;
 }
 
+struct place {
+    const struct mf_safetensors_tensor *tensor;
+};
+
 /* By place; an empty tensor before one that begins where it lies. */
 static int compare_places(const void *left, const void *right)
 {
-    const struct mf_safetensors_tensor *a = *(const struct mf_safetensors_tensor *const *)left;
-    const struct mf_safetensors_tensor *b = *(const struct mf_safetensors_tensor *const *)right;
+    const struct mf_safetensors_tensor *a = ((const struct place *)left)->tensor;
+    const struct mf_safetensors_tensor *b = ((const struct place *)right)->tensor;
     if (a->offset != b->offset) {
         return a->offset < b->offset ? -1 : 1;
     }
@@ -155,32 +159,32 @@ static int compare_places(const void *left, const void *right)
 static enum mf_status check_tiling(const struct reading *reading, struct mf_arena *arena,
                                    const struct mf_safetensors_header *header)
 {
-    const struct mf_safetensors_tensor **order =
-        mf_arena_alloc(arena, (size_t)header->count + 1, sizeof(struct mf_safetensors_tensor *));
+    struct place *order = mf_arena_alloc(arena, (size_t)header->count + 1, sizeof(*order));
     for (int32_t i = 0; i < header->count; i++) {
-        order[i] = &header->tensors[i];
+        order[i].tensor = &header->tensors[i];
     }
     qsort(order, (size_t)header->count, sizeof(*order), compare_places);
     int64_t end = reading->data_offset;
     for (int32_t i = 0; i < header->count; i++) {
-        if (order[i]->offset != end) {
-            bool hole = order[i]->offset > end;
+        if (order[i].tensor->offset != end) {
+            bool hole = order[i].tensor->offset > end;
             return mf_status_set(
                 MF_STATUS_CORRUPT,
                 "%s: tensor \"%.120s\" begins at data byte %lld, %s %lld (\"%.120s\")",
-                reading->path, order[i]->name, (long long)(order[i]->offset - reading->data_offset),
+                reading->path, order[i].tensor->name,
+                (long long)(order[i].tensor->offset - reading->data_offset),
                 hole ? "leaving a hole after" : "inside another tensor, which ends at",
                 (long long)(end - reading->data_offset),
-                i > 0 ? order[i - 1]->name : "the beginning");
+                i > 0 ? order[i - 1].tensor->name : "the beginning");
         }
-        end += order[i]->bytes;
+        end += order[i].tensor->bytes;
     }
     int64_t rest = reading->data_offset + reading->data_bytes - end;
     if (rest != 0) {
         return mf_status_set(
             MF_STATUS_CORRUPT,
             "%s: %lld bytes follow the last tensor: expected %lld bytes, found %lld", reading->path,
-            (long long)rest, (long long)end, (long long)(end + rest));
+            (long long)rest, (long long)end, (long long)end + (long long)rest);
     }
     return MF_STATUS_OK;
 }

@@ -50,9 +50,9 @@ static json_t *encode_tensor(const struct mf_safetensors_tensor *tensor, int64_t
     for (int32_t d = 0; d < tensor->dimension_count; d++) {
         json_array_append_new(shape, json_integer(tensor->shape[d]));
     }
-    json_t *entry =
-        json_pack("{s:s, s:o, s:[I, I]}", "dtype", mf_safetensors_type_name(tensor->type), "shape",
-                  shape, "data_offsets", (json_int_t)begin, (json_int_t)(begin + tensor->bytes));
+    json_t *entry = json_pack(
+        "{s:s, s:o, s:[I, I]}", "dtype", mf_safetensors_type_name(tensor->type), "shape", shape,
+        "data_offsets", (json_int_t)begin, (json_int_t)begin + (json_int_t)tensor->bytes);
     MF_ASSERT(entry != NULL);
     return entry;
 }

@@ -98,8 +98,8 @@ static enum mf_status read_file(const struct mf_tokens *tokens, const struct mf_
                 return mf_status_set(MF_STATUS_INVALID,
                                      "%s: token %lld is %u, the model's vocabulary has %lld: the "
                                      "data was made for another tokenizer",
-                                     file->path, (long long)(first + done + i), (unsigned)token,
-                                     (long long)tokens->vocab);
+                                     file->path, (long long)first + (long long)done + (long long)i,
+                                     (unsigned)token, (long long)tokens->vocab);
             }
             if (out != NULL) {
                 out[done + i] = (int32_t)token;

@@ -12,6 +12,7 @@
 
 /* Elements read at once: 1 MiB of fp32. */
 #define CHUNK_ELEMENTS ((int64_t)1 << 18)
+#define ELEMENT_BYTES_MAX 4
 #define NAMES_LISTED_MAX 3
 
 struct mf_weights {
@@ -138,7 +139,14 @@ static enum mf_status check_tensor(const struct mf_weights *weights, const struc
                          mf_safetensors_shape_text(&wanted, wanted_text, sizeof(wanted_text)));
 }
 
-/* Two copies of a tied parameter must be one. */
+static uint32_t bits_of(float value)
+{
+    uint32_t bits = 0;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* Two copies of a tied parameter must be one, to the bit. */
 static enum mf_status compare_copies(struct mf_weights *weights,
                                      const struct mf_safetensors_tensor *left,
                                      const struct mf_safetensors_tensor *right)
@@ -149,13 +157,13 @@ static enum mf_status compare_copies(struct mf_weights *weights,
         MF_TRY(read_values(weights, left, first, part, weights->values));
         MF_TRY(read_values(weights, right, first, part, weights->others));
         for (int64_t i = 0; i < part; i++) {
-            if (memcmp(&weights->values[i], &weights->others[i], sizeof(float)) != 0) {
+            if (bits_of(weights->values[i]) != bits_of(weights->others[i])) {
                 return mf_status_set(MF_STATUS_INVALID,
                                      "%s: tie_word_embeddings is true, but \"%.90s\" and \"%.90s\" "
                                      "differ (element %lld: %g and %g): set it to false to train "
                                      "both, or remove one tensor",
                                      mf_safetensors_path(weights->set), left->name, right->name,
-                                     (long long)(first + i), (double)weights->values[i],
+                                     (long long)first + (long long)i, (double)weights->values[i],
                                      (double)weights->others[i]);
             }
         }
@@ -290,7 +298,7 @@ enum mf_status mf_weights_open(const struct mf_model *model, const char *folder,
     MF_ASSERT(weights != NULL);
     weights->model = model;
     weights->tensors = calloc((size_t)model->unit_count, sizeof(*weights->tensors));
-    weights->raw = malloc((size_t)CHUNK_ELEMENTS * sizeof(float));
+    weights->raw = malloc((size_t)CHUNK_ELEMENTS * ELEMENT_BYTES_MAX);
     weights->values = malloc((size_t)CHUNK_ELEMENTS * sizeof(float));
     weights->others = malloc((size_t)CHUNK_ELEMENTS * sizeof(float));
     MF_ASSERT(weights->tensors != NULL && weights->raw != NULL && weights->values != NULL &&

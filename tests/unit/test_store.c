@@ -344,7 +344,7 @@ static void test_bad_plan(void **state)
     assert_ok(mf_store_plan_put(store, "key", &plan));
     assert_status(mf_store_plan_get(store, "key", &other, &answer), MF_STATUS_NOT_FOUND);
     mf_store_close(store);
-    run_sql(path, "UPDATE plans SET json = substr(json, 1, 100)");
+    run_sql(path, "UPDATE plan_documents SET json = substr(json, 1, 100)");
     store = open_store(path);
     assert_status(mf_store_plan_get(store, "key", &model, &answer), MF_STATUS_NOT_FOUND);
     mf_store_close(store);
