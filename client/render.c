@@ -13,9 +13,10 @@ const char *mf_render_ms(double ns, char out[static MF_FORMAT_MAX])
     double ms = ns / 1e6;
     if (ms == 0.0) {
         out[0] = '\0';
+    } else if (ms < 0.005) {
+        snprintf(out, MF_FORMAT_MAX, "<0.01");
     } else {
-        int decimals = ms >= 100 ? 0 : ms >= 10 ? 1 : ms >= 1 ? 2 : 3;
-        snprintf(out, MF_FORMAT_MAX, "%.*f", decimals, ms);
+        snprintf(out, MF_FORMAT_MAX, "%.2f", ms);
     }
     return out;
 }

@@ -33,7 +33,7 @@ struct mf_render {
     mf_library_json_enum(&memferry__v1__##type##__descriptor, (int)(value), out)
 
 /* Shared forms. Each returns `out`. */
-const char *mf_render_ms(double ns, char out[static MF_FORMAT_MAX]);       /* "12.3", "" for 0 */
+const char *mf_render_ms(double ns, char out[static MF_FORMAT_MAX]);       /* "12.30", "" for 0 */
 const char *mf_render_age(double seconds, char out[static MF_FORMAT_MAX]); /* "3 min" */
 const char *mf_render_rate(double bytes_per_s, char out[static MF_FORMAT_MAX]);
 const char *mf_render_percent(double share, char out[static MF_FORMAT_MAX]);

@@ -135,6 +135,17 @@ static void numbers(struct mf_table *table, const double *ns)
     }
 }
 
+/* The planner's reason, after what it may not say itself. */
+static void why_cell(struct mf_table *table, const struct row *row)
+{
+    const Memferry__V1__UnitPlan *unit = row->first;
+    bool pinned = unit->pinned && strstr(unit->why, "pin") == NULL;
+    bool tied = unit->tied_to[0] != '\0' && strstr(unit->why, "tied") == NULL;
+    mf_table_cell(table, "%s%s%s%s%s%s", pinned ? "pinned by you; " : "", tied ? "tied to " : "",
+                  tied ? unit->tied_to : "", tied && unit->why[0] != '\0' ? "; " : "", unit->why,
+                  row->why_differs ? " (and others)" : "");
+}
+
 static void row_cells(struct mf_table *table, const struct row *row)
 {
     const Memferry__V1__UnitPlan *unit = row->first;
@@ -149,13 +160,7 @@ static void row_cells(struct mf_table *table, const struct row *row)
     mf_table_cell(table, "%s", MF_RENDER_ENUM(gradient, unit->gradient, text));
     mf_table_cell(table, "%s", MF_RENDER_ENUM(optimizer, unit->optimizer, text));
     numbers(table, (double[]){row->compute_ns, row->h2d_ns, row->d2h_ns, row->cpu_ns});
-    mf_table_cell(
-        table, "%s%s%s%s%s",
-        unit->pinned && strstr(unit->why, "pin") == NULL ? "pinned by you; " : "",
-        unit->tied_to[0] != '\0' && strstr(unit->why, "tied") == NULL ? "tied to " : "",
-        unit->tied_to[0] != '\0' && strstr(unit->why, "tied") == NULL ? unit->tied_to : "",
-        unit->tied_to[0] != '\0' && strstr(unit->why, "tied") == NULL && unit->why[0] ? "; " : "",
-        unit->why);
+    why_cell(table, row);
 }
 
 void mf_render_units(const struct mf_render *render, const Memferry__V1__Plan *plan, bool all)

@@ -36,7 +36,7 @@ if(TARGET mf_client AND NOT MF_STATIC)
   set(merged ${CMAKE_CURRENT_BINARY_DIR}/libmemferry.o)
   add_custom_command(OUTPUT ${merged}
     COMMAND ${CMAKE_LINKER} -r -o ${merged} ${library_objects}
-    COMMAND ${CMAKE_OBJCOPY} --wildcard --keep-global-symbol=memferry_* ${merged}
+    COMMAND ${CMAKE_OBJCOPY} --wildcard "--keep-global-symbol=memferry_[a-z]*" ${merged}
     DEPENDS ${library_objects} COMMAND_EXPAND_LISTS VERBATIM)
   add_library(memferry_static STATIC ${merged})
   set_target_properties(memferry_static PROPERTIES OUTPUT_NAME memferry LINKER_LANGUAGE C)
