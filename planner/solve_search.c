@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "planner/solve_move.h"
 #include "planner/solve_seed.h"
 
 /* A plan must be this much faster to replace another, so that ties keep the simpler one. */
 #define BETTER 0.9995
 /* Share of the evaluations that seeds may take. */
 #define SEED_SHARE 2
-#define RANGES_MAX 64
 /* Shaken plans that are looked at, and how much slower than the best they may begin. */
 #define SHAKES_MAX 400
 #define SHAKEN_MAX 1.3
@@ -169,157 +169,6 @@ static enum mf_status try_seeds(struct mf_solve_context *context, int64_t overhe
     return status;
 }
 
-/* Moves: a choice for a group of equal units (or all) in a range of blocks, the activations of a
- * range, or the ring's depth. */
-enum move_kind { MOVE_WEIGHT, MOVE_UPDATE, MOVE_BOTH, MOVE_ACTIVATION, MOVE_RING };
-
-struct move {
-    enum move_kind kind;
-    int32_t group;       /* representative unit, -1 = all */
-    int32_t first, last; /* blocks */
-    int32_t every, from; /* of the units there, each `every`-th from the `from`-th on */
-    int choice;
-    int other; /* update choice of MOVE_BOTH */
-};
-
-struct moves {
-    struct move *moves;
-    int32_t count, capacity;
-};
-
-static void add_move(struct moves *moves, struct move move)
-{
-    if (moves->count == moves->capacity) {
-        moves->capacity = moves->capacity == 0 ? 1024 : moves->capacity * 2;
-        moves->moves = realloc(moves->moves, (size_t)moves->capacity * sizeof(*moves->moves));
-        MF_ASSERT(moves->moves != NULL);
-    }
-    moves->moves[moves->count++] = move;
-}
-
-static bool same_unit(const struct mf_model *model, int32_t a, int32_t b)
-{
-    const struct mf_unit *left = &model->units[a];
-    const struct mf_unit *right = &model->units[b];
-    return left->kind == right->kind && left->rows == right->rows &&
-           left->columns == right->columns &&
-           (left->bias.name == NULL) == (right->bias.name == NULL);
-}
-
-static void apply(const struct mf_solve_context *context, const struct move *move,
-                  struct mf_plan *plan)
-{
-    int32_t slots = plan->ring_slots > 0 ? plan->ring_slots : MF_SOLVE_RING_DEFAULT;
-    if (move->kind == MOVE_RING) {
-        mf_solve_decide_ring(plan, move->choice);
-        return;
-    }
-    if (move->kind == MOVE_ACTIVATION) {
-        for (int32_t i = move->first; i <= move->last; i++) {
-            plan->activations[i] = (enum mf_activation)move->choice;
-        }
-        return;
-    }
-    int32_t matched = 0;
-    for (int32_t i = 0; i < plan->unit_count; i++) {
-        int32_t block = context->model->units[i].block;
-        if (block < move->first || block > move->last ||
-            (move->group >= 0 && !same_unit(context->model, i, move->group)) ||
-            matched++ % move->every != move->from) {
-            continue;
-        }
-        if (move->kind != MOVE_UPDATE) {
-            mf_solve_decide_weight(context, plan, i, move->choice);
-        }
-        if (move->kind != MOVE_WEIGHT) {
-            mf_solve_decide_update(context, plan, i,
-                                   move->kind == MOVE_BOTH ? move->other : move->choice);
-        }
-    }
-    mf_solve_decide_ring(plan, slots);
-}
-
-static void add_choices(struct moves *moves, int32_t group, int32_t first, int32_t last)
-{
-    struct move move = {.group = group, .first = first, .last = last, .every = 1};
-    for (int i = 0; i < MF_WORK_WEIGHTS; i++) {
-        move.kind = MOVE_WEIGHT;
-        move.choice = i;
-        add_move(moves, move);
-    }
-    for (int i = 0; i < MF_WORK_UPDATES; i++) {
-        move.kind = MOVE_UPDATE;
-        move.choice = i;
-        add_move(moves, move);
-        move.kind = MOVE_BOTH;
-        move.choice = MF_WORK_WEIGHT_RESIDENT;
-        move.other = i;
-        add_move(moves, move);
-    }
-    /* Interleaved: an update that waits for the link between others that do not. */
-    move.kind = MOVE_UPDATE;
-    for (move.every = 2; move.every <= 4 && first != last; move.every += 2) {
-        for (move.from = 0; move.from < move.every; move.from++) {
-            for (move.choice = 0; move.choice < MF_WORK_UPDATES; move.choice++) {
-                add_move(moves, move);
-            }
-        }
-    }
-}
-
-/* All blocks, halves, quarters, eighths, then single layers (`step` apart in big models). */
-static int32_t list_ranges(const struct mf_model *model, int32_t (*ranges)[2])
-{
-    int32_t blocks = model->block_count;
-    int32_t count = 0;
-    for (int32_t parts = 1; parts <= 8 && parts <= blocks; parts *= 2) {
-        for (int32_t part = 0; part < parts; part++) {
-            ranges[count][0] = part * blocks / parts;
-            ranges[count++][1] = (part + 1) * blocks / parts - 1;
-        }
-    }
-    int32_t room = RANGES_MAX - count;
-    int32_t step = (blocks + room - 1) / room;
-    for (int32_t i = 0; i < blocks && blocks > 8; i += step) {
-        ranges[count][0] = i;
-        ranges[count++][1] = i;
-    }
-    return count;
-}
-
-/* Coarse ranges first; a search that can only try a few moves gets no fine ones. */
-static void list_moves(const struct mf_model *model, int32_t wanted, struct moves *moves)
-{
-    int32_t ranges[RANGES_MAX][2];
-    int32_t range_count = list_ranges(model, ranges);
-    int32_t layers = mf_solve_decide_layers(model);
-    for (int32_t r = 0; r < range_count && moves->count < wanted; r++) {
-        int32_t first = ranges[r][0];
-        int32_t last = ranges[r][1];
-        add_choices(moves, -1, first, last);
-        for (int32_t i = 0; i < model->unit_count; i++) {
-            bool seen = model->units[i].block < first || model->units[i].block > last;
-            for (int32_t j = 0; j < i && !seen; j++) {
-                seen = model->units[j].block >= first && same_unit(model, i, j);
-            }
-            if (!seen) {
-                add_choices(moves, i, first, last);
-            }
-        }
-        first = first < 1 ? 1 : first;
-        last = last > layers ? layers : last;
-        for (int choice = 0; choice < MF_ACTIVATION_COUNT && first <= last; choice++) {
-            add_move(moves,
-                     (struct move){
-                         .kind = MOVE_ACTIVATION, .first = first, .last = last, .choice = choice});
-        }
-    }
-    static const int rings[] = {2, 3, 4, 6, 8, 12, 16, 24, 32};
-    for (size_t i = 0; i < sizeof(rings) / sizeof(rings[0]); i++) {
-        add_move(moves, (struct move){.kind = MOVE_RING, .choice = rings[i]});
-    }
-}
-
 static bool same_plan(const struct mf_plan *a, const struct mf_plan *b)
 {
     bool same = a->ring_slots == b->ring_slots &&
@@ -336,13 +185,13 @@ static bool same_plan(const struct mf_plan *a, const struct mf_plan *b)
 
 /* Orders the moves by what they promise at best from here; hopeless ones get infinity. */
 static void rank_moves(struct mf_solve_context *context, const struct best *best,
-                       struct moves *moves, struct ranked *order)
+                       struct mf_solve_moves *moves, struct ranked *order)
 {
     for (int32_t i = 0; i < moves->count; i++) {
         struct mf_plan trial;
         int64_t bytes = 0;
         mf_plan_copy(&best->plan, &trial);
-        apply(context, &moves->moves[i], &trial);
+        mf_solve_move_apply(context, &moves->moves[i], &trial);
         double at_best = estimate(context, &trial, &bytes);
         bool hopeless = at_best >= best->score.ns * BETTER ||
                         bytes > context->budget[MF_SPACE_DEVICE] || same_plan(&trial, &best->plan);
@@ -352,30 +201,62 @@ static void rank_moves(struct mf_solve_context *context, const struct best *best
     qsort(order, (size_t)moves->count, sizeof(*order), by_estimate);
 }
 
-static enum mf_status try_move(struct mf_solve_context *context, const struct move *move,
+/* Builds and scores a candidate unless its estimate rules it out. `over` tells by how many device
+ * bytes a plan that would be faster does not fit, else 0. Takes the plan. */
+static enum mf_status consider(struct mf_solve_context *context, struct mf_plan *plan,
+                               struct best *best, int64_t *over)
+{
+    struct mf_solve_score score;
+    int64_t bytes = 0;
+    int64_t budget = context->budget[MF_SPACE_DEVICE];
+    *over = 0;
+    bool hopeless = estimate(context, plan, &bytes) >= best->score.ns * BETTER;
+    if (hopeless || bytes > budget) {
+        *over = hopeless ? 0 : bytes - budget;
+        mf_plan_reset(plan);
+        return MF_STATUS_OK;
+    }
+    enum mf_status status = mf_solve_score_plan(context, plan, &score);
+    if (status != MF_STATUS_OK) {
+        mf_plan_reset(plan);
+        return status;
+    }
+    if (score.ns < best->score.ns * BETTER && score.bytes[MF_SPACE_DEVICE] > budget) {
+        *over = score.bytes[MF_SPACE_DEVICE] - budget;
+    }
+    return offer(context, best, plan, &score);
+}
+
+static enum mf_status try_move(struct mf_solve_context *context, const struct mf_solve_move *move,
                                struct best *best)
 {
     struct mf_plan trial;
-    struct mf_solve_score score = {0};
-    int64_t bytes = 0;
+    int64_t over = 0;
     mf_plan_copy(&best->plan, &trial);
-    apply(context, move, &trial);
-    if (same_plan(&trial, &best->plan) ||
-        estimate(context, &trial, &bytes) >= best->score.ns * BETTER ||
-        bytes > context->budget[MF_SPACE_DEVICE]) {
+    mf_solve_move_apply(context, move, &trial);
+    if (same_plan(&trial, &best->plan)) {
         mf_plan_reset(&trial);
         return MF_STATUS_OK;
     }
-    enum mf_status status = mf_solve_score_plan(context, &trial, &score);
-    if (status != MF_STATUS_OK) {
-        mf_plan_reset(&trial);
-        return status;
+    struct mf_plan larger;
+    mf_plan_copy(&trial, &larger);
+    enum mf_status status = consider(context, &trial, best, &over);
+    /* Where memory is full a good move needs another to pay for it. */
+    for (int i = 0; i < mf_solve_seed_release_count() && status == MF_STATUS_OK && over > 0; i++) {
+        int64_t still = 0;
+        mf_plan_copy(&larger, &trial);
+        if (!mf_solve_seed_release(context, i, over, &trial)) {
+            mf_plan_reset(&trial);
+            continue;
+        }
+        status = consider(context, &trial, best, &still);
     }
-    return offer(context, best, &trial, &score);
+    mf_plan_reset(&larger);
+    return status;
 }
 
 /* Tries moves until none helps. */
-static enum mf_status climb(struct mf_solve_context *context, struct moves *moves,
+static enum mf_status climb(struct mf_solve_context *context, struct mf_solve_moves *moves,
                             struct ranked *order, struct best *best)
 {
     enum mf_status status = MF_STATUS_OK;
@@ -404,7 +285,7 @@ static uint64_t next_random(uint64_t *state)
 }
 
 /* A few moves at random from the best plan; `out` has a plan only when the result fits. */
-static enum mf_status shake(struct mf_solve_context *context, const struct moves *moves,
+static enum mf_status shake(struct mf_solve_context *context, const struct mf_solve_moves *moves,
                             uint64_t *state, const struct best *best, struct best *out)
 {
     struct mf_plan trial;
@@ -413,7 +294,8 @@ static enum mf_status shake(struct mf_solve_context *context, const struct moves
     mf_plan_copy(&best->plan, &trial);
     int count = 2 + (int)(next_random(state) % 3);
     for (int i = 0; i < count; i++) {
-        apply(context, &moves->moves[next_random(state) % (uint64_t)moves->count], &trial);
+        mf_solve_move_apply(context, &moves->moves[next_random(state) % (uint64_t)moves->count],
+                            &trial);
     }
     int64_t bytes = 0;
     double at_best = estimate(context, &trial, &bytes);
@@ -432,8 +314,8 @@ static enum mf_status shake(struct mf_solve_context *context, const struct moves
 
 static enum mf_status improve(struct mf_solve_context *context, struct best *best)
 {
-    struct moves moves = {0};
-    list_moves(context->model, context->evaluations_max * MOVES_PER_EVALUATION, &moves);
+    struct mf_solve_moves moves = {0};
+    mf_solve_move_list(context->model, context->evaluations_max * MOVES_PER_EVALUATION, &moves);
     struct ranked *order = calloc((size_t)moves.count + 1, sizeof(*order));
     MF_ASSERT(order != NULL);
     uint64_t state = context->request->seed;

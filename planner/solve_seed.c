@@ -29,6 +29,7 @@ static const struct {
     {MF_GRADIENT_DIRECT, 0, false, MF_ACTIVATION_RECOMPUTE},
     {MF_GRADIENT_COPY, 1, false, MF_ACTIVATION_RECOMPUTE},
     {MF_GRADIENT_COPY, 3, false, MF_ACTIVATION_RECOMPUTE},
+    {MF_GRADIENT_COPY, 5, false, MF_ACTIVATION_RECOMPUTE},
     {MF_GRADIENT_COPY, 0, false, MF_ACTIVATION_OFFLOAD},
     {MF_GRADIENT_COPY, 0, true, MF_ACTIVATION_RECOMPUTE},
 };
@@ -59,9 +60,11 @@ static void build_base(const struct mf_solve_context *context, int32_t base, str
             continue;
         }
         bool passes = bases[base].every > 0 && owners++ % bases[base].every == 0;
+        /* A gradient that leaves the device and comes back makes the kernels behind it wait. */
         mf_solve_decide_update(
             context, plan, i,
-            mf_work_find_update(gradient, passes ? MF_OPTIMIZER_GPU_STREAM : MF_OPTIMIZER_CPU));
+            passes ? mf_work_find_update(MF_GRADIENT_DEVICE, MF_OPTIMIZER_GPU_STREAM)
+                   : mf_work_find_update(gradient, MF_OPTIMIZER_CPU));
     }
     for (int32_t i = 1; i <= mf_solve_decide_layers(context->model); i++) {
         plan->activations[i] = bases[base].activation;
@@ -162,4 +165,49 @@ void mf_solve_seed_build(const struct mf_solve_context *context, int32_t index, 
         spend_copies(&purse);
     }
     mf_solve_decide_ring(out, MF_SOLVE_RING_DEFAULT);
+}
+
+/* Gives up what unit `index` holds in one way. */
+static void release_unit(const struct mf_solve_context *context, struct mf_plan *plan,
+                         int32_t index, bool state)
+{
+    bool resident = plan->units[index].forward == MF_WEIGHT_FORWARD_RESIDENT;
+    if (state && plan->units[index].optimizer == MF_OPTIMIZER_GPU) {
+        mf_solve_decide_update(context, plan, index,
+                               mf_work_find_update(MF_GRADIENT_COPY, MF_OPTIMIZER_CPU));
+    } else if (!state && resident) {
+        mf_solve_decide_weight(
+            context, plan, index,
+            mf_work_find_weight(MF_WEIGHT_FORWARD_STREAM, MF_WEIGHT_BACKWARD_STREAM));
+    }
+}
+
+int mf_solve_seed_release_count(void)
+{
+    return SPEND_COUNT;
+}
+
+bool mf_solve_seed_release(const struct mf_solve_context *context, int way, int64_t bytes,
+                           struct mf_plan *plan)
+{
+    int32_t slots = plan->ring_slots > 0 ? plan->ring_slots : MF_SOLVE_RING_DEFAULT;
+    struct purse purse = {.context = context, .plan = plan};
+    if (way == SPEND_ACTIVATION) {
+        for (int32_t i = mf_solve_decide_layers(context->model); i >= 1 && bytes > 0; i--) {
+            if (plan->activations[i] == MF_ACTIVATION_KEEP) {
+                plan->activations[i] = MF_ACTIVATION_RECOMPUTE;
+                bytes -= context->work.blocks[i].kept_bytes;
+            }
+        }
+        return bytes <= 0;
+    }
+    for (int32_t i = plan->unit_count - 1; i >= 0 && bytes > 0; i--) {
+        if (context->model->units[i].owner == i) {
+            int64_t had = held(&purse, i);
+            release_unit(context, plan, i, way == SPEND_STATE);
+            bytes -= had - held(&purse, i);
+        }
+    }
+    mf_solve_decide_ring(plan, slots);
+    return bytes <= 0;
 }

@@ -109,6 +109,7 @@ static void close_builder(struct mf_step_builder *builder)
     }
     free(builder->gradient_written);
     free(builder->sums);
+    free(builder->uploads);
     free(builder->hazards);
     free(builder->hazard_first);
     free(builder->first_access);

@@ -50,6 +50,12 @@ struct mf_step_hazard {
     int32_t last_read[MF_LANE_COUNT];
 };
 
+/* A panel that the CPU updates and the device holds: its copy is issued last. */
+struct mf_step_upload {
+    int32_t owner;
+    int32_t panel;
+};
+
 struct mf_step_builder {
     const struct mf_model *model;
     const struct mf_plan *plan;
@@ -63,6 +69,8 @@ struct mf_step_builder {
     int32_t *hazard_first;                 /* per buffer: its first resource */
     int32_t (*first_access)[MF_LANE_COUNT]; /* per buffer */
     struct mf_step_ring_state rings[MF_RING_COUNT];
+    struct mf_step_upload *uploads;
+    int32_t upload_count, upload_capacity;
 
     /* Where we are. */
     enum mf_phase phase;

@@ -1,4 +1,6 @@
 /* The optimizer's part of a step: norms, clipping, and the update of each panel where it is due. */
+#include <stdlib.h>
+
 #include "planner/step_builder.h"
 
 static struct mf_step_ref panel_ref(const struct mf_unit *unit, int32_t buffer, int32_t panel,
@@ -82,6 +84,34 @@ static void adamw(struct mf_step_builder *builder, enum mf_lane lane, int32_t ow
     task->panel = panel;
 }
 
+/* The copy waits for the CPU, and a lane is first in, first out: issued here, it would hold up the
+ * weights and states that kernels of this backward still need. Nothing reads it before the next
+ * step, so it goes behind them all. */
+static void add_upload(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+{
+    if (builder->upload_count == builder->upload_capacity) {
+        builder->upload_capacity = builder->upload_capacity == 0 ? 64 : builder->upload_capacity * 2;
+        builder->uploads = realloc(builder->uploads, (size_t)builder->upload_capacity *
+                                                         sizeof(*builder->uploads));
+        MF_ASSERT(builder->uploads != NULL);
+    }
+    builder->uploads[builder->upload_count++] = (struct mf_step_upload){owner, panel};
+}
+
+static void issue_uploads(struct mf_step_builder *builder)
+{
+    const struct mf_step_layout *layout = &builder->step->layout;
+    for (int32_t i = 0; i < builder->upload_count; i++) {
+        int32_t owner = builder->uploads[i].owner;
+        int32_t panel = builder->uploads[i].panel;
+        const struct mf_unit *unit = &builder->model->units[owner];
+        builder->block = unit->block;
+        mf_step_builder_copy(builder, panel_ref(unit, layout->weight_host[owner], panel, 2),
+                             panel_ref(unit, layout->weight_device[owner], panel, 2),
+                             mf_model_panel_size(unit, panel) * 2, owner, panel);
+    }
+}
+
 static void update_on_cpu(struct mf_step_builder *builder, int32_t owner, int32_t panel)
 {
     const struct mf_unit *unit = &builder->model->units[owner];
@@ -101,9 +131,7 @@ static void update_on_cpu(struct mf_step_builder *builder, int32_t owner, int32_
     adamw(builder, MF_LANE_CPU, owner, panel, gradient,
           panel_ref(unit, layout->state[owner], panel, 12), weight);
     if (decision->forward == MF_WEIGHT_FORWARD_RESIDENT) {
-        mf_step_builder_copy(builder, weight,
-                             panel_ref(unit, layout->weight_device[owner], panel, 2),
-                             elements * 2, owner, panel);
+        add_upload(builder, owner, panel);
     }
 }
 
@@ -183,4 +211,5 @@ void mf_step_update_finish(struct mf_step_builder *builder)
             clip(builder);
         }
     }
+    issue_uploads(builder);
 }

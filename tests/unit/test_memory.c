@@ -235,7 +235,8 @@ static void test_fragmentation_and_size(void **state)
         mf_memory_place(buffers, count, bytes);
         int64_t peak = mf_memory_live_peak(buffers, count, MF_SPACE_DEVICE);
         assert_true(bytes[MF_SPACE_DEVICE] >= peak);
-        print_message("%d buffers: %.3f of the live peak\n", count, (double)bytes[0] / (double)peak);
+        print_message("%d buffers: %.3f of the live peak\n", count,
+                      (double)bytes[MF_SPACE_DEVICE] / (double)peak);
         assert_true((double)bytes[MF_SPACE_DEVICE] <= 1.05 * (double)peak);
         if (count <= 5000) {
             check_placement(buffers, count, bytes);
