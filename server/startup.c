@@ -16,7 +16,7 @@
 
 enum mf_status mf_startup_home(const struct mf_config *config)
 {
-    char path[MF_CONFIG_PATH_MAX];
+    char path[MF_CONFIG_PATH_MAX + 2];
     (void)snprintf(path, sizeof(path), "%s/", config->home);
     for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = 0;
