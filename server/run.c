@@ -69,9 +69,14 @@ static enum mf_status open_run(struct mf_run *run)
         MF_TRY(open_tokens(run, config->validation_paths, config->validation_path_count,
                            &run->validation));
     }
-    int64_t per_epoch = mf_tokens_describe(run->train)->sequence_count / run->sequences_per_step;
-    run->steps_total = config->steps > 0 ? config->steps
-                                         : (int64_t)ceil(config->epochs * (double)(per_epoch > 0 ? per_epoch : 1));
+    double per_epoch = (double)mf_tokens_describe(run->train)->sequence_count /
+                       (double)run->sequences_per_step;
+    run->steps_total =
+        config->steps > 0 ? config->steps : (int64_t)ceil(config->epochs * per_epoch);
+    run->schedule = config->schedule;
+    if (run->schedule.total_steps == 0) {
+        run->schedule.total_steps = run->steps_total;
+    }
     MF_TRY(mf_run_files_prepare(run));
     MF_TRY(mf_run_files_resume(run));
     if (run->step >= run->steps_total) {
@@ -266,7 +271,7 @@ static enum mf_status one_step(struct mf_run *run)
     struct step_work work = {.run = run, .adam = config->adam};
     double validation_loss = 0;
     int64_t applied = mf_executor_step(run->session->executor);
-    work.adam.learning_rate = mf_schedule_lr(&config->schedule, applied);
+    work.adam.learning_rate = mf_schedule_lr(&run->schedule, applied);
     MF_TRY(mf_tokens_batch(run->train, run->step * run->sequences_per_step,
                            (int32_t)run->sequences_per_step, run->tokens, run->labels));
     MF_TRY(mf_session_work_device(run->session, "step", job_step, &work));

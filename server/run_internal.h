@@ -16,6 +16,7 @@ struct mf_run {
     int64_t saved_step; /* of the last complete checkpoint, -1 = none of this job */
     int64_t steps_total;
     int64_t sequences_per_step;
+    struct mf_schedule schedule;
     int32_t skipped_in_a_row;
     int32_t *tokens; /* int32[accumulation * rows] */
     int32_t *labels;

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/limits.h"
 #include "db/store.h"
@@ -14,14 +15,6 @@
 #define LEASE_SECONDS_MIN 10.0
 #define LEASE_SECONDS_MAX 86400.0
 
-static void reply(struct mf_rpc_call *call, const ProtobufCMessage *message)
-{
-    size_t count = 0;
-    uint8_t *bytes = mf_wire_pack(message, &count);
-    mf_rpc_call_reply(call, bytes, count);
-    free(bytes);
-}
-
 static void fail(struct mf_rpc_call *call)
 {
     mf_rpc_call_fail(call, mf_status_error());
@@ -31,7 +24,7 @@ static void fail(struct mf_rpc_call *call)
 
 static enum mf_status read_lease(const struct mf_service *service, double asked, double *out)
 {
-    *out = asked == 0 ? (double)service->config.lease : asked;
+    *out = asked == 0 ? (double)service->config.lease_seconds : asked;
     if (asked != 0 && !(asked >= LEASE_SECONDS_MIN && asked <= LEASE_SECONDS_MAX)) {
         return mf_status_set(MF_STATUS_INVALID,
                              "lease_seconds must be from %g to %g (0 = the default), found %g",
@@ -127,30 +120,21 @@ POST(load_state, load_state, LoadState, MF_SESSION_LOAD)
 
 /* ---- looking ---- */
 
-static void get_session(struct mf_rpc_call *call, const uint8_t *bytes, size_t count,
-                        void *context)
+static enum mf_status get_session(struct mf_service *service, struct mf_rpc_call *call,
+                                  const void *request, struct mf_arena *arena,
+                                  ProtobufCMessage **reply)
 {
-    struct mf_service *service = context;
-    Memferry__V1__GetSessionRequest *request = NULL;
+    const Memferry__V1__GetSessionRequest *get = request;
     struct mf_session *session = NULL;
-    if (mf_wire_unpack(&memferry__v1__get_session_request__descriptor, bytes, count, 0,
-                       (ProtobufCMessage **)&request) != MF_STATUS_OK ||
-        mf_session_get(service->sessions, mf_rpc_call_peer(call), request->session_id, &session) !=
-            MF_STATUS_OK) {
-        mf_wire_free(request);
-        fail(call);
-        return;
-    }
-    struct mf_arena arena;
-    mf_arena_init(&arena);
-    Memferry__V1__Session description;
-    Memferry__V1__GetSessionResponse response = MEMFERRY__V1__GET_SESSION_RESPONSE__INIT;
-    mf_session_describe(session, &arena, &description);
-    response.session = &description;
-    reply(call, &response.base);
-    mf_arena_reset(&arena);
+    MF_TRY(mf_session_get(service->sessions, mf_rpc_call_peer(call), get->session_id, &session));
+    Memferry__V1__GetSessionResponse *response =
+        MF_SERVICE_TABLE_NEW(arena, Memferry__V1__GetSessionResponse,
+                             MEMFERRY__V1__GET_SESSION_RESPONSE__INIT);
+    response->session = mf_arena_alloc(arena, 1, sizeof(*response->session));
+    mf_session_describe(session, arena, response->session);
     mf_session_put(session);
-    mf_wire_free(request);
+    *reply = &response->base;
+    return MF_STATUS_OK;
 }
 
 /* Those that ended, from the store: root and the daemon's own user see them. */
@@ -188,81 +172,62 @@ static size_t list_past(struct mf_service *service, struct mf_arena *arena,
     return total;
 }
 
-static void list_sessions(struct mf_rpc_call *call, const uint8_t *bytes, size_t count,
-                          void *context)
+static enum mf_status list_sessions(struct mf_service *service, struct mf_rpc_call *call,
+                                    const void *request, struct mf_arena *arena,
+                                    ProtobufCMessage **reply)
 {
-    struct mf_service *service = context;
-    Memferry__V1__ListSessionsRequest *request = NULL;
-    if (mf_wire_unpack(&memferry__v1__list_sessions_request__descriptor, bytes, count, 0,
-                       (ProtobufCMessage **)&request) != MF_STATUS_OK) {
-        fail(call);
-        return;
-    }
-    struct mf_session *sessions[MF_SESSIONS_MAX];
-    struct mf_arena arena;
-    mf_arena_init(&arena);
+    const Memferry__V1__ListSessionsRequest *list = request;
     const struct mf_peer *peer = mf_rpc_call_peer(call);
+    struct mf_session *sessions[MF_SESSIONS_MAX];
+    Memferry__V1__ListSessionsResponse *response =
+        MF_SERVICE_TABLE_NEW(arena, Memferry__V1__ListSessionsResponse,
+                             MEMFERRY__V1__LIST_SESSIONS_RESPONSE__INIT);
     int32_t live = mf_session_list(service->sessions, peer, sessions);
-    Memferry__V1__Session **list =
-        mf_arena_alloc(&arena, (size_t)live + 1, sizeof(Memferry__V1__Session *));
+    response->n_sessions = (size_t)live;
+    response->sessions = mf_arena_alloc(arena, (size_t)live + 1, sizeof(*response->sessions));
     for (int32_t i = 0; i < live; i++) {
-        list[i] = mf_arena_alloc(&arena, 1, sizeof(*list[i]));
-        mf_session_describe(sessions[i], &arena, list[i]);
+        response->sessions[i] = mf_arena_alloc(arena, 1, sizeof(**response->sessions));
+        mf_session_describe(sessions[i], arena, response->sessions[i]);
         mf_session_put(sessions[i]);
     }
-    Memferry__V1__ListSessionsResponse response = MEMFERRY__V1__LIST_SESSIONS_RESPONSE__INIT;
-    response.n_sessions = (size_t)live;
-    if (request->past && mf_service_is_owner(peer)) {
-        response.n_sessions = list_past(service, &arena, &list, (size_t)live);
+    if (list->past && (peer->uid == 0 || peer->uid == geteuid())) {
+        response->n_sessions = list_past(service, arena, &response->sessions, (size_t)live);
     }
-    response.sessions = list;
-    reply(call, &response.base);
-    mf_arena_reset(&arena);
-    mf_wire_free(request);
+    *reply = &response->base;
+    return MF_STATUS_OK;
 }
 
 /* ---- ending ---- */
 
-static void close_session(struct mf_rpc_call *call, const uint8_t *bytes, size_t count,
-                          void *context)
+static enum mf_status close_session(struct mf_service *service, struct mf_rpc_call *call,
+                                    const void *request, struct mf_arena *arena,
+                                    ProtobufCMessage **reply)
 {
-    struct mf_service *service = context;
-    Memferry__V1__CloseSessionRequest *request = NULL;
+    const Memferry__V1__CloseSessionRequest *close = request;
     struct mf_session *session = NULL;
-    if (mf_wire_unpack(&memferry__v1__close_session_request__descriptor, bytes, count, 0,
-                       (ProtobufCMessage **)&request) != MF_STATUS_OK ||
-        mf_session_get(service->sessions, mf_rpc_call_peer(call), request->session_id, &session) !=
-            MF_STATUS_OK) {
-        mf_wire_free(request);
-        fail(call);
-        return;
-    }
+    MF_TRY(mf_session_get(service->sessions, mf_rpc_call_peer(call), close->session_id, &session));
     mf_session_stop(session, false);
     mf_session_wait_closed(session);
     mf_session_put(session);
-    mf_wire_free(request);
-    Memferry__V1__CloseSessionResponse response = MEMFERRY__V1__CLOSE_SESSION_RESPONSE__INIT;
-    reply(call, &response.base);
+    *reply = &MF_SERVICE_TABLE_NEW(arena, Memferry__V1__CloseSessionResponse,
+                                   MEMFERRY__V1__CLOSE_SESSION_RESPONSE__INIT)
+                  ->base;
+    return MF_STATUS_OK;
 }
 
-static void stop_run(struct mf_rpc_call *call, const uint8_t *bytes, size_t count, void *context)
+static enum mf_status stop_run(struct mf_service *service, struct mf_rpc_call *call,
+                               const void *request, struct mf_arena *arena,
+                               ProtobufCMessage **reply)
 {
-    struct mf_service *service = context;
-    Memferry__V1__StopRunRequest *request = NULL;
+    const Memferry__V1__StopRunRequest *stop = request;
     struct mf_session *session = NULL;
-    if (mf_wire_unpack(&memferry__v1__stop_run_request__descriptor, bytes, count, 0,
-                       (ProtobufCMessage **)&request) != MF_STATUS_OK ||
-        mf_session_get(service->sessions, mf_rpc_call_peer(call), request->session_id, &session) !=
-            MF_STATUS_OK) {
-        mf_wire_free(request);
-        fail(call);
-        return;
-    }
-    mf_session_stop(session, !request->discard);
+    MF_TRY(mf_session_get(service->sessions, mf_rpc_call_peer(call), stop->session_id, &session));
+    mf_session_stop(session, !stop->discard);
     mf_session_put(session);
-    mf_wire_free(request);
-    Memferry__V1__StopRunResponse response = MEMFERRY__V1__STOP_RUN_RESPONSE__INIT;
-    reply(call, &response.base);
+    *reply = &MF_SERVICE_TABLE_NEW(arena, Memferry__V1__StopRunResponse,
+                                   MEMFERRY__V1__STOP_RUN_RESPONSE__INIT)
+                  ->base;
+    return MF_STATUS_OK;
 }
 
 /* ---- jobs ---- */
@@ -391,14 +356,24 @@ void mf_service_training_add(struct mf_service *service, struct mf_rpc_server *s
         METHOD("Sample", MF_RPC_UNARY, sample),
         METHOD("SaveState", MF_RPC_UNARY, save_state),
         METHOD("LoadState", MF_RPC_UNARY, load_state),
-        METHOD("GetSession", MF_RPC_UNARY, get_session),
-        METHOD("ListSessions", MF_RPC_UNARY, list_sessions),
-        METHOD("CloseSession", MF_RPC_UNARY, close_session),
         METHOD("Run", MF_RPC_SERVER_STREAM, run),
         METHOD("Watch", MF_RPC_SERVER_STREAM, watch),
-        METHOD("StopRun", MF_RPC_UNARY, stop_run),
     };
 #undef METHOD
+#define ROW(name, lower, function)                                                                 \
+    {                                                                                              \
+        .path = "/memferry.v1.TrainingService/" name,                                              \
+        .request = &memferry__v1__##lower##_request__descriptor, .answer = (function)              \
+    }
+    static struct mf_service_table_unary rows[] = {
+        ROW("GetSession", get_session, get_session),
+        ROW("ListSessions", list_sessions, list_sessions),
+        ROW("CloseSession", close_session, close_session),
+        ROW("StopRun", stop_run, stop_run),
+    };
+#undef ROW
+    static struct mf_rpc_method unary[sizeof(rows) / sizeof(rows[0])];
+    mf_service_table_unary(service, server, rows, unary, sizeof(rows) / sizeof(rows[0]));
     for (size_t i = 0; i < sizeof(methods) / sizeof(methods[0]); i++) {
         methods[i].context = service;
     }

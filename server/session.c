@@ -173,7 +173,7 @@ static void *session_main(void *argument)
 static enum mf_status add(struct mf_session_table *table, struct mf_session *session)
 {
     enum mf_status status = MF_STATUS_OK;
-    int32_t limit = table->service->config.sessions_max;
+    int32_t limit = (int32_t)table->service->config.sessions_max;
     pthread_mutex_lock(&table->lock);
     if (table->closing) {
         status = mf_status_set_reason(MF_STATUS_UNAVAILABLE, "SHUTTING_DOWN",
