@@ -120,10 +120,15 @@ static enum mf_status measure_all(struct probe *probe, struct mf_hardware *hardw
     struct mf_hardware_device *device = &hardware->devices[0];
     double up_ns = 0;
     double down_ns = 0;
+    struct mf_hardware_device described = *device;
     MF_TRY(measure_compute(probe, device));
     MF_TRY(measure_copies(probe, MF_LANE_H2D, &device->h2d_bytes_per_s, &up_ns));
     MF_TRY(measure_copies(probe, MF_LANE_D2H, &device->d2h_bytes_per_s, &down_ns));
     device->copy_latency_ns = fmax(up_ns, down_ns);
+    if (described.link_emulated) { /* a setting, not a finding */
+        device->h2d_bytes_per_s = described.h2d_bytes_per_s;
+        device->d2h_bytes_per_s = described.d2h_bytes_per_s;
+    }
     MF_TRY(measure_update(probe, hardware));
     hardware->measured = true;
     return MF_STATUS_OK;

@@ -51,10 +51,9 @@ static void check_covered(const struct mf_model *model, const struct mf_workload
                                  plan.units[owner].forward == MF_WEIGHT_FORWARD_RESIDENT
                              ? 0
                              : 1;
-        uint64_t weights = owner == i ? harness_random_below(MF_WORK_WEIGHTS)
-                           : first == 0
-                               ? 0
-                               : 1 + harness_random_below(MF_WORK_WEIGHTS - 1);
+        uint64_t weights = owner == i   ? harness_random_below(MF_WORK_WEIGHTS)
+                           : first == 0 ? 0
+                                        : 1 + harness_random_below(MF_WORK_WEIGHTS - 1);
         uint64_t updates = harness_random_below(MF_WORK_UPDATES);
         plan.units[i].forward = mf_work_weights[weights].forward;
         plan.units[i].backward = mf_work_weights[weights].backward;
@@ -136,8 +135,8 @@ static void test_every_need_can_be_measured(void **state)
         assert_ok(mf_measure_needs(&model, &workload, &signatures, &count));
         for (int32_t i = 0; i < count; i++) {
             struct mf_measurement measured;
-            assert_ok(mf_measure_one(interface, device, &scratch, &signatures[i], 0.001,
-                                     &measured));
+            assert_ok(
+                mf_measure_one(interface, device, &scratch, &signatures[i], 0.001, &measured));
             assert_true(measured.samples >= 3 && measured.samples <= 25);
             assert_true(measured.median_ns > 0 && isfinite(measured.median_ns));
             assert_true(measured.spread_ns >= 0);
@@ -208,8 +207,16 @@ static void test_rates(void **state)
     assert_true(hardware.devices[0].matrix_flops > 0);
     assert_true(hardware.devices[0].memory_bytes_per_s > 0);
     assert_true(hardware.host_bytes_per_s > 0);
-    assert_near(hardware.devices[0].h2d_bytes_per_s, 200e6, 0, 0.2);
-    assert_near(hardware.devices[0].d2h_bytes_per_s, 100e6, 0, 0.2);
+    assert_near(hardware.devices[0].h2d_bytes_per_s, 200e6, 0, 0);
+    const struct mf_shape large = {.n = 2 << 20};
+    for (int lane = MF_LANE_H2D; lane <= MF_LANE_D2H; lane++) {
+        bool measured = false;
+        double rate = lane == MF_LANE_H2D ? 200e6 : 100e6;
+        assert_near(
+            mf_cost_ns(&hardware, &profile, (enum mf_lane)lane, MF_KERNEL_COPY, &large, &measured),
+            (2 << 20) / rate * 1e9, 0, 0.1);
+        assert_true(measured);
+    }
     assert_true(profile.count >= 4);
     mf_profile_reset(&profile);
     interface->close(device);
