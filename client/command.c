@@ -106,6 +106,9 @@ static error_t parse_line(int key, char *argument, struct argp_state *state)
         if (line->value_count < line->values_min) {
             argp_error(state, "an argument is missing");
         }
+        if (line->parse != NULL) {
+            line->parse(key, NULL, state, line->input);
+        }
         return 0;
     default:
         return line->parse != NULL ? line->parse(key, argument, state, line->input)

@@ -135,6 +135,9 @@ static void on_session(struct job *job, const Memferry__V1__Session *session)
         mf_channel_stream_cancel(job->stream.stream);
         return;
     }
+    if (job->context->json) {
+        return;
+    }
     print_line(job, "session ", session->id);
     if (session->run_folder[0] != '\0') {
         print_line(job, "folder  ", session->run_folder);
@@ -283,17 +286,27 @@ static enum mf_status follow(struct job *job)
     }
 }
 
+static void print_goodbye(const char *id, bool stopping)
+{
+    if (stopping) {
+        fprintf(stderr, "\nmemferry: the daemon stops the job; memferry watch %s sees it end\n",
+                id);
+        return;
+    }
+    fprintf(stderr,
+            "\nmemferry: the job goes on in the daemon\n"
+            "  memferry watch %s        follows it\n"
+            "  memferry rm session %s   stops it after its step, with a checkpoint\n",
+            id, id);
+}
+
 static enum mf_status explain_end(struct job *job, enum mf_status status)
 {
     char id[MF_NAME_MAX];
     bool known = job_id(job, id);
     if (atomic_load(&job->detached)) {
         if (known && !job->detach) {
-            fprintf(stderr,
-                    "\nmemferry: the job goes on in the daemon\n"
-                    "  memferry watch %s        follows it\n"
-                    "  memferry rm session %s   stops it after its step, with a checkpoint\n",
-                    id, id);
+            print_goodbye(id, atomic_load(&job->stopping));
         }
         return known ? MF_STATUS_OK
                      : mf_status_set(MF_STATUS_CANCELLED, "cancelled before the job began");

@@ -22,7 +22,7 @@ static void unit_heading(const struct mf_render *render, const Memferry__V1__Uni
 /* "+3.2%": against the step of the chosen alternative. */
 static void change_cell(struct mf_table *table, double step_ns, double chosen_ns)
 {
-    if (chosen_ns <= 0 || step_ns <= 0) {
+    if (chosen_ns <= 0 || step_ns <= 0 || step_ns == chosen_ns) {
         mf_table_cell(table, "%s", "");
     } else {
         mf_table_cell(table, "%+.2f%%", 100 * (step_ns / chosen_ns - 1));

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GAP 2 /* blanks between columns */
+#define GAP 2       /* blanks between columns */
+#define LAST_MIN 24 /* characters of the last column that are never cut */
 
 void mf_table_init(struct mf_table *table, const struct mf_table_column *columns, size_t count)
 {
@@ -96,6 +97,22 @@ static void line_blanks(struct line *line, size_t count)
     }
 }
 
+/* Where lines are cut: only the last column may be, never numbers before it; 0 = nowhere. */
+static size_t cut_at(const struct mf_table *table, const size_t *widths,
+                     const struct mf_table_style *style)
+{
+    if (style->width <= 0) {
+        return 0;
+    }
+    size_t last = table->column_count - 1;
+    size_t least = style->indent != NULL ? strlen(style->indent) : 0;
+    for (size_t i = 0; i < last; i++) {
+        least += widths[i] + GAP;
+    }
+    least += widths[last] < LAST_MIN ? widths[last] : LAST_MIN;
+    return (size_t)style->width > least ? (size_t)style->width : least;
+}
+
 /* Cuts to `width` characters, the last of which becomes "~" when something was cut. */
 static void line_cut(struct line *line, size_t width)
 {
@@ -132,7 +149,7 @@ static void print_row(const struct mf_table *table, char *const *cells, const si
     while (line.length > 0 && line.bytes[line.length - 1] == ' ') {
         line.bytes[--line.length] = '\0';
     }
-    line_cut(&line, style->width > 0 ? (size_t)style->width : 0);
+    line_cut(&line, cut_at(table, widths, style));
     fprintf(out, "%s%s%s\n", bold ? "\033[1m" : "", line.bytes, bold ? "\033[0m" : "");
     free(line.bytes);
 }
