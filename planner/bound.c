@@ -331,11 +331,12 @@ static void close_problem(struct problem *problem)
 /* Climbs from every lane alone and from their mean, with and without a price for memory. */
 static void search(const struct problem *problem, double byte, struct mf_bound *best)
 {
-    for (int start = 0; start < 2 * (MF_LANE_COUNT + 1); start++) {
-        struct prices prices = {.byte = start % 2 == 0 ? byte : byte * 1e-3};
+    const double bytes[] = {byte, byte * 1e-3, 0};
+    for (int start = 0; start < 3 * (MF_LANE_COUNT + 1); start++) {
+        struct prices prices = {.byte = bytes[start % 3]};
         for (int lane = 0; lane < MF_LANE_COUNT; lane++) {
-            bool alone = start / 2 == lane;
-            double share = start / 2 == MF_LANE_COUNT ? 1.0 / MF_LANE_COUNT : alone ? 1 : 0;
+            bool alone = start / 3 == lane;
+            double share = start / 3 == MF_LANE_COUNT ? 1.0 / MF_LANE_COUNT : alone ? 1 : 0;
             prices.lanes[0][lane] = share;
             prices.lanes[1][lane] = 1.0 / MF_LANE_COUNT;
         }

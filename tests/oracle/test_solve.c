@@ -421,6 +421,11 @@ static void test_deterministic_and_anytime(void **state)
     (void)state;
     struct mf_model model = preset("tiny-gpt2");
     struct mf_hardware hardware = machine("cuda");
+    /* Memory without a limit: what is left is the work of the lanes. */
+    struct mf_hardware unlimited = hardware;
+    unlimited.devices[0].memory_bytes = 0;
+    const struct mf_constraints none = {0};
+    assert_true(mf_bound(&model, &workloads[1], &none, &unlimited, NULL).ns > 0);
     struct mf_solve_request request =
         request_of(&model, &workloads[1], &hardware, 2 * MIB, MF_STRATEGY_AUTO);
     struct mf_plan first;
