@@ -13,9 +13,9 @@ static const struct {
     const char *suffix;
     double factor;
 } byte_suffixes[] = {
-    {"", 1.0},     {"B", 1.0},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+    {"", 1.0},       {"B", 1.0},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
     {"TiB", 0x1p40}, {"K", 0x1p10}, {"M", 0x1p20},   {"G", 0x1p30},   {"T", 0x1p40},
-    {"kB", 1e3},   {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+    {"kB", 1e3},     {"MB", 1e6},   {"GB", 1e9},     {"TB", 1e12},
 };
 
 enum mf_status mf_format_parse_bytes(const char *text, int64_t *out)

@@ -18,19 +18,19 @@
 #define MF_DEVICES_MAX 16
 
 struct mf_hardware_device {
-    char kind[16];            /* "host", "cuda" */
-    char name[MF_NAME_MAX];   /* "NVIDIA H200", "CPU as device" */
-    int64_t memory_bytes;     /* what sessions may use together */
-    int32_t multiprocessors;  /* 0 on the host device */
+    char kind[16];              /* "host", "cuda" */
+    char name[MF_NAME_MAX];     /* "NVIDIA H200", "CPU as device" */
+    int64_t memory_bytes;       /* what sessions may use together */
+    int32_t multiprocessors;    /* 0 on the host device */
     int32_t compute_capability; /* 90 = 9.0; 0 on the host device */
-    double matrix_flops;      /* bf16 products, operations per second: measured, or the data sheet's */
+    double matrix_flops; /* bf16 products, operations per second: measured, or the data sheet's */
     double memory_bytes_per_s;
     double h2d_bytes_per_s;
     double d2h_bytes_per_s;
-    double copy_latency_ns;   /* fixed cost of one copy */
-    bool link_emulated;       /* rates are emulated: say so wherever they show */
-    char driver[32];          /* "" on the host device */
-    char runtime[32];         /* CUDA or BLAS version */
+    double copy_latency_ns; /* fixed cost of one copy */
+    bool link_emulated;     /* rates are emulated: say so wherever they show */
+    char driver[32];        /* "" on the host device */
+    char runtime[32];       /* CUDA or BLAS version */
 };
 
 struct mf_hardware {
@@ -39,9 +39,9 @@ struct mf_hardware {
     char cpu_name[MF_NAME_MAX];
     int32_t cpu_cores;
     int32_t numa_nodes;
-    int64_t host_bytes;          /* memory memferry may use: the smaller of machine and cgroup */
-    double host_bytes_per_s;     /* memory bandwidth seen by the CPU update */
-    bool measured;               /* rates were measured here, not read from a description */
+    int64_t host_bytes;      /* memory memferry may use: the smaller of machine and cgroup */
+    double host_bytes_per_s; /* memory bandwidth seen by the CPU update */
+    bool measured;           /* rates were measured here, not read from a description */
 };
 
 /* SHA-256 over what makes plans comparable: names, sizes, versions, and link rates in classes of

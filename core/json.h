@@ -28,7 +28,8 @@ enum mf_status mf_json_only(const json_t *object, const char *where, const char 
 
 /* Readers of one key. A missing or null key leaves *out as it is (the default) and is OK;
  * mf_json_require makes absence an error. Ranges are inclusive. */
-enum mf_status mf_json_require(const json_t *object, const char *where, const char *key) MF_MUST_USE;
+enum mf_status mf_json_require(const json_t *object, const char *where,
+                               const char *key) MF_MUST_USE;
 enum mf_status mf_json_int(const json_t *object, const char *where, const char *key, int64_t low,
                            int64_t high, int64_t *out) MF_MUST_USE;
 enum mf_status mf_json_number(const json_t *object, const char *where, const char *key, double low,

@@ -43,13 +43,13 @@ enum mf_lane {
  *                     token touches are zero. [rows n k], index0 = first_row
  * POSITION_FORWARD    0 x[T,n], 1 W[k,n], 2 y = x + W[t % seq_len]. [rows n k seq_len]
  * POSITION_BACKWARD   0 dy[T,n], 1 dW[k,n] (rows from seq_len on are zero). [rows n k seq_len]
- * RMS_NORM_FORWARD    0 x[T,n], 1 W(weight[n]), 2 y, 3 stats fp32[T,heads,2]; each row holds `heads`
- *                     groups of n elements, normalised alone (heads = 1 for a plain norm; q/k norms
- *                     use heads > 1). stats = {0, 1/sqrt(mean(x^2) + eps)}. scalar0 = eps.
- * LAYER_NORM_FORWARD  the same with W(weight[n], bias[n]); stats = {mean, 1/sqrt(var + eps)}.
+ * RMS_NORM_FORWARD    0 x[T,n], 1 W(weight[n]), 2 y, 3 stats fp32[T,heads,2]; each row holds
+ * `heads` groups of n elements, normalised alone (heads = 1 for a plain norm; q/k norms use heads >
+ * 1). stats = {0, 1/sqrt(mean(x^2) + eps)}. scalar0 = eps. LAYER_NORM_FORWARD  the same with
+ * W(weight[n], bias[n]); stats = {mean, 1/sqrt(var + eps)}.
  * *_NORM_BACKWARD     0 x, 1 W, 2 stats, 3 dy, 4 dx (ADD_TO_OUTPUT possible)
- * *_NORM_BACKWARD_WEIGHT 0 x, 1 stats, 2 dy, 3 dW panel (weight[n], bias[n] if LAYER): sums over rows
- * LINEAR_FORWARD      0 x[T,k], 1 W panel[n,k], 2 y[T,n] slice: y = x W^T + bias (BIAS)
+ * *_NORM_BACKWARD_WEIGHT 0 x, 1 stats, 2 dy, 3 dW panel (weight[n], bias[n] if LAYER): sums over
+ * rows LINEAR_FORWARD      0 x[T,k], 1 W panel[n,k], 2 y[T,n] slice: y = x W^T + bias (BIAS)
  * LINEAR_BACKWARD_DATA 0 dy[T,n] slice, 1 W panel[n,k], 2 sum fp32[T,k] (FIRST_PANEL: assign, else
  *                     add), 3 dx[T,k], written from sum when LAST_PANEL (ADD_TO_OUTPUT possible)
  * LINEAR_BACKWARD_WEIGHT 0 x[T,k], 1 dy[T,n] slice, 2 dW panel[n,k] (+ bias sums of dy if BIAS)
@@ -69,20 +69,19 @@ enum mf_lane {
  *                     fp32[T,3] {max, sum of exp(logit - max), logit of the label}: FIRST_PANEL
  *                     initialises, panels come in order. index0 = first row of the panel.
  * HEAD_LOSS           0 running, 1 labels, 2 lse fp32[T], 3 logprob fp32[T] (0 where ignored),
- *                     4 result fp64[2] {sum of -logprob, number of tokens counted} of this micro-batch
- * HEAD_BACKWARD       0 x, 1 W panel, 2 labels, 3 lse, 4 dlogits[T,n] bf16 = softmax - onehot, zero
- *                     for ignored rows (NOT divided by any count). index0 = first row of the panel.
+ *                     4 result fp64[2] {sum of -logprob, number of tokens counted} of this
+ * micro-batch HEAD_BACKWARD       0 x, 1 W panel, 2 labels, 3 lse, 4 dlogits[T,n] bf16 = softmax -
+ * onehot, zero for ignored rows (NOT divided by any count). index0 = first row of the panel.
  * HEAD_LOGITS         0 x, 1 W panel[n,k], 2 logits fp32[rows/seq_len, stride]: logits of the row
  *                     `index1` of each sequence, columns of the panel.
  * GRADIENT_ACCUMULATE 0 panel bf16[n], 1 sum fp32[n]: FIRST_MICRO: assign, else add
- * GRADIENT_NORM       0 gradient[n] (fp32 if GRADIENT_FP32, else bf16), 1 square fp64[1]: the sum of
- *                     squares in the order of mf_kernel_square_sum(): see there.
- * CLIP                0 squares fp64[n], 1 struct mf_control: sums the squares in order, fills norm,
- *                     finite and gradient_scale.
+ * GRADIENT_NORM       0 gradient[n] (fp32 if GRADIENT_FP32, else bf16), 1 square fp64[1]: the sum
+ * of squares in the order of mf_kernel_square_sum(): see there. CLIP                0 squares
+ * fp64[n], 1 struct mf_control: sums the squares in order, fills norm, finite and gradient_scale.
  * ADAMW               0 gradient[n] (GRADIENT_FP32 or bf16), 1 state fp32[3][n] {master, m, v},
  *                     2 weight bf16[n] out, 3 struct mf_control. k = elements of the first segment
- *                     (decayed if DECAY_FIRST), the rest are decayed if DECAY_REST. PyTorch's AdamW.
- * COPY                0 from, 1 to: shape.n bytes. H2D and D2H lanes only.
+ *                     (decayed if DECAY_FIRST), the rest are decayed if DECAY_REST. PyTorch's
+ * AdamW. COPY                0 from, 1 to: shape.n bytes. H2D and D2H lanes only.
  */
 #define MF_KERNEL_MAP(X)                                                                           \
     X(EMBEDDING_FORWARD, "embedding_forward")                                                      \
@@ -126,7 +125,7 @@ enum mf_kernel {
 };
 
 enum {
-    MF_SHAPE_BIAS = 1u << 0,           /* the panel ends with a bias */
+    MF_SHAPE_BIAS = 1u << 0, /* the panel ends with a bias */
     MF_SHAPE_ADD_TO_OUTPUT = 1u << 1,
     MF_SHAPE_FIRST_PANEL = 1u << 2,
     MF_SHAPE_LAST_PANEL = 1u << 3,
@@ -134,8 +133,8 @@ enum {
     MF_SHAPE_GRADIENT_FP32 = 1u << 5,
     MF_SHAPE_DECAY_FIRST = 1u << 6,
     MF_SHAPE_DECAY_REST = 1u << 7,
-    MF_SHAPE_WEIGHT_HOST = 1u << 8,    /* direct host access: W is in mapped host memory */
-    MF_SHAPE_OUTPUT_HOST = 1u << 9,    /* direct write: the gradient goes to mapped host memory */
+    MF_SHAPE_WEIGHT_HOST = 1u << 8, /* direct host access: W is in mapped host memory */
+    MF_SHAPE_OUTPUT_HOST = 1u << 9, /* direct write: the gradient goes to mapped host memory */
 };
 
 /* What decides a kernel's cost; with the kernel and the lane it is the key of a measurement. */
@@ -176,13 +175,13 @@ struct mf_control {
     double beta2;
     double eps;
     double weight_decay;
-    double clip_norm;        /* 0 = do not clip */
-    int64_t step;            /* of AdamW, from 1 */
-    int64_t token_count;     /* non-ignored tokens of the whole optimizer step */
-    double norm;             /* out: global norm of the mean gradient */
-    double gradient_scale;   /* out: what AdamW multiplies the summed gradient by */
-    int32_t skip_nonfinite;  /* a norm that is not finite leaves weights and state untouched */
-    int32_t skipped;         /* out: 1 when the update was skipped */
+    double clip_norm;       /* 0 = do not clip */
+    int64_t step;           /* of AdamW, from 1 */
+    int64_t token_count;    /* non-ignored tokens of the whole optimizer step */
+    double norm;            /* out: global norm of the mean gradient */
+    double gradient_scale;  /* out: what AdamW multiplies the summed gradient by */
+    int32_t skip_nonfinite; /* a norm that is not finite leaves weights and state untouched */
+    int32_t skipped;        /* out: 1 when the update was skipped */
 };
 
 const char *mf_kernel_name(enum mf_kernel kernel);

@@ -4,14 +4,15 @@
 #define MF_CORE_LIMITS_H
 
 /* Models */
-#define MF_UNITS_MAX 8192          /* weight-bearing operations in one model */
-#define MF_BLOCKS_MAX 512          /* transformer layers, plus input and output */
-#define MF_OPS_MAX 32768           /* operations in one model */
+#define MF_UNITS_MAX 8192 /* weight-bearing operations in one model */
+#define MF_BLOCKS_MAX 512 /* transformer layers, plus input and output */
+#define MF_OPS_MAX 32768  /* operations in one model */
 #define MF_PANELS_PER_UNIT_MAX 4096
-#define MF_PANEL_BYTES_DEFAULT (8ll << 20) /* near the link's peak rate from 8 MiB on (measured) */
+#define MF_PANEL_BYTES_DEFAULT (8ll << 20) /* near the link's peak rate from 8 MiB on (measured)   \
+                                            */
 #define MF_PANEL_BYTES_MIN (1ll << 10)
 #define MF_PANEL_BYTES_MAX (1ll << 30)
-#define MF_NAME_MAX 128            /* a unit's or tensor's name, with its NUL */
+#define MF_NAME_MAX 128 /* a unit's or tensor's name, with its NUL */
 #define MF_DIMENSION_MAX (1ll << 31)
 #define MF_CONFIG_FILE_MAX (1ll << 20)
 #define MF_SAFETENSORS_HEADER_MAX (100ll << 20) /* the format's own limit */
@@ -20,27 +21,27 @@
 #define MF_MICRO_BATCH_MAX 65536
 #define MF_SEQ_LEN_MAX (1 << 20)
 #define MF_ACCUMULATION_MAX 4096
-#define MF_TASKS_MAX (1 << 22)     /* in one step graph */
+#define MF_TASKS_MAX (1 << 22) /* in one step graph */
 #define MF_RING_SLOTS_MAX 64
 #define MF_PROFILE_ENTRIES_MAX (1 << 18) /* distinct kernels and shapes */
 
 /* Service */
 #define MF_SESSIONS_MAX 64
-#define MF_SESSION_CALLS_MAX 16    /* calls in flight in one session */
+#define MF_SESSION_CALLS_MAX 16 /* calls in flight in one session */
 #define MF_CONNECTIONS_MAX 256
-#define MF_CALLS_MAX 1024          /* RPCs in flight in the whole daemon */
-#define MF_WORKERS 16              /* threads that run RPC handlers; most of them wait */
+#define MF_CALLS_MAX 1024 /* RPCs in flight in the whole daemon */
+#define MF_WORKERS 16     /* threads that run RPC handlers; most of them wait */
 #define MF_MESSAGE_BYTES_MAX (4ll << 20)
-#define MF_STREAM_QUEUE_MAX 64     /* messages waiting for a slow reader of one stream */
-#define MF_STATUS_TEXT_MAX 1000    /* of an RPC; the whole trailer block must stay under 8 KiB */
-#define MF_SOCKET_PATH_MAX 107     /* sockaddr_un */
+#define MF_STREAM_QUEUE_MAX 64  /* messages waiting for a slow reader of one stream */
+#define MF_STATUS_TEXT_MAX 1000 /* of an RPC; the whole trailer block must stay under 8 KiB */
+#define MF_SOCKET_PATH_MAX 107  /* sockaddr_un */
 #define MF_LEASE_SECONDS_DEFAULT 600
-#define MF_DEVICE_JOBS_MAX 256     /* jobs waiting for a device */
-#define MF_DEVICE_WHAT_MAX 160     /* what a job does, as text */
-#define MF_ROOTS_MAX 32            /* folders that clients may name */
+#define MF_DEVICE_JOBS_MAX 256 /* jobs waiting for a device */
+#define MF_DEVICE_WHAT_MAX 160 /* what a job does, as text */
+#define MF_ROOTS_MAX 32        /* folders that clients may name */
 #define MF_CONFIG_SETTINGS_MAX 32
-#define MF_PINS_MAX 256            /* of one request */
-#define MF_TUNE_SECONDS_MAX 3600   /* measuring for one request */
+#define MF_PINS_MAX 256          /* of one request */
+#define MF_TUNE_SECONDS_MAX 3600 /* measuring for one request */
 
 /* Store */
 #define MF_STORE_BLOB_MAX (64ll << 20)

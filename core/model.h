@@ -24,18 +24,18 @@ enum mf_unit_kind {
     MF_UNIT_EMBEDDING, /* table [rows = vocabulary, columns = width] */
     MF_UNIT_POSITION,  /* learned positions [rows = positions, columns = width] */
     MF_UNIT_NORM,      /* weight[rows] and perhaps bias[rows]; columns = 1 */
-    MF_UNIT_LINEAR,    /* [rows = output features, columns = input features] and perhaps bias[rows] */
-    MF_UNIT_HEAD,      /* [rows = vocabulary, columns = width]; fused with the loss */
+    MF_UNIT_LINEAR, /* [rows = output features, columns = input features] and perhaps bias[rows] */
+    MF_UNIT_HEAD,   /* [rows = vocabulary, columns = width]; fused with the loss */
     MF_UNIT_KIND_COUNT
 };
 
 /* One stored tensor of a unit, as Hugging Face names it. */
 struct mf_tensor {
     const char *name;
-    bool transposed;   /* stored as [columns, rows] (GPT-2's Conv1D) */
-    bool decay;        /* weight decay applies */
-    float init_std;    /* random initialisation: normal with this deviation; 0 = constant */
-    float init_value;  /* the constant */
+    bool transposed;  /* stored as [columns, rows] (GPT-2's Conv1D) */
+    bool decay;       /* weight decay applies */
+    float init_std;   /* random initialisation: normal with this deviation; 0 = constant */
+    float init_value; /* the constant */
 };
 
 /*
@@ -45,10 +45,10 @@ struct mf_tensor {
  * up to a multiple of 64 elements. Panels belong to the model's geometry, never to a plan.
  */
 struct mf_unit {
-    const char *name;      /* "model.layers.3.self_attn.q_proj" */
+    const char *name; /* "model.layers.3.self_attn.q_proj" */
     enum mf_unit_kind kind;
-    int32_t block;         /* index of its block */
-    int32_t owner;         /* the unit that owns the parameters: itself, or the embedding of a tied head */
+    int32_t block; /* index of its block */
+    int32_t owner; /* the unit that owns the parameters: itself, or the embedding of a tied head */
     int64_t rows;
     int64_t columns;
     struct mf_tensor weight;
@@ -92,7 +92,7 @@ struct mf_op {
     int32_t input_count;
     struct mf_use inputs[MF_OP_INPUTS_MAX];
     int32_t output; /* value, -1 for the head */
-    int32_t heads;    /* attention, rope; groups of a norm */
+    int32_t heads;  /* attention, rope; groups of a norm */
     int32_t kv_heads;
     int32_t head_dim;
     double eps;
@@ -127,18 +127,18 @@ struct mf_rope {
 
 struct mf_model {
     struct mf_arena arena;
-    const char *name;        /* folder, preset or config's name; not part of the fingerprint */
-    const char *family;      /* "gpt2", "llama", "mistral", "qwen2", "qwen3", "units" */
-    json_t *config;          /* Hugging Face config as given; NULL for "units". Owned. */
-    bool executable;         /* false for a bare list of units: can be planned, not run */
+    const char *name;   /* folder, preset or config's name; not part of the fingerprint */
+    const char *family; /* "gpt2", "llama", "mistral", "qwen2", "qwen3", "units" */
+    json_t *config;     /* Hugging Face config as given; NULL for "units". Owned. */
+    bool executable;    /* false for a bare list of units: can be planned, not run */
     int64_t vocab;
     int64_t width;
     int64_t positions_max;
     int32_t layers;
-    int64_t head_dim;        /* of the rope table */
+    int64_t head_dim; /* of the rope table */
     struct mf_rope rope;
-    int64_t params;          /* distinct parameters */
-    int64_t panel_bytes;     /* upper size of a panel's bf16 weights: the model's geometry */
+    int64_t params;      /* distinct parameters */
+    int64_t panel_bytes; /* upper size of a panel's bf16 weights: the model's geometry */
     int32_t unit_count, op_count, value_count, block_count;
     struct mf_unit *units;
     struct mf_op *ops;
@@ -173,9 +173,10 @@ int32_t mf_model_find_unit(const struct mf_model *model, const char *name);
 /* Geometry of panel `panel` of `unit`. */
 int64_t mf_model_panel_first_row(const struct mf_unit *unit, int32_t panel);
 int64_t mf_model_panel_row_count(const struct mf_unit *unit, int32_t panel);
-int64_t mf_model_panel_offset(const struct mf_unit *unit, int32_t panel);  /* elements */
-int64_t mf_model_panel_size(const struct mf_unit *unit, int32_t panel);    /* elements, padded */
-/* How many times one micro-batch adds to the gradient of the parameters `owner` owns (2 if tied). */
+int64_t mf_model_panel_offset(const struct mf_unit *unit, int32_t panel); /* elements */
+int64_t mf_model_panel_size(const struct mf_unit *unit, int32_t panel);   /* elements, padded */
+/* How many times one micro-batch adds to the gradient of the parameters `owner` owns (2 if tied).
+ */
 int32_t mf_model_use_count(const struct mf_model *model, int32_t owner);
 const char *mf_model_unit_kind_name(enum mf_unit_kind kind);
 const char *mf_model_op_kind_name(enum mf_op_kind kind);

@@ -97,17 +97,17 @@ enum mf_purpose { MF_PURPOSE_MAP(X) MF_PURPOSE_COUNT };
 #undef X
 
 struct mf_plan_prediction {
-    double step_ns;                    /* one optimizer step of `accumulation` micro-batches */
-    double bound_ns;                   /* no plan under these budgets can be faster */
-    char bound_lane[16];               /* what binds it: a lane, or "critical path" */
+    double step_ns;      /* one optimizer step of `accumulation` micro-batches */
+    double bound_ns;     /* no plan under these budgets can be faster */
+    char bound_lane[16]; /* what binds it: a lane, or "critical path" */
     double lane_busy_ns[MF_LANE_COUNT];
-    double stall_ns;                   /* compute lane idle */
-    int64_t device_peak_bytes;         /* exact: what is reserved */
-    int64_t host_peak_bytes;           /* pinned host memory, exact */
+    double stall_ns;                                /* compute lane idle */
+    int64_t device_peak_bytes;                      /* exact: what is reserved */
+    int64_t host_peak_bytes;                        /* pinned host memory, exact */
     int64_t device_purpose_bytes[MF_PURPOSE_COUNT]; /* at the moment of the peak */
     int64_t host_purpose_bytes[MF_PURPOSE_COUNT];
-    int64_t h2d_bytes, d2h_bytes, direct_bytes;     /* over the link, a step */
-    int32_t estimated_tasks;           /* tasks whose cost was not measured */
+    int64_t h2d_bytes, d2h_bytes, direct_bytes; /* over the link, a step */
+    int32_t estimated_tasks;                    /* tasks whose cost was not measured */
     int32_t task_count;
 };
 
@@ -122,7 +122,8 @@ struct mf_plan {
     enum mf_plan_source source;
     int64_t created_unix_s;
     int32_t planner_version;
-    int32_t ring_slots;  /* panels the weight ring holds, 2..MF_RING_SLOTS_MAX; 0 = nothing streams */
+    int32_t
+        ring_slots; /* panels the weight ring holds, 2..MF_RING_SLOTS_MAX; 0 = nothing streams */
     int32_t unit_count;
     struct mf_unit_decision *units;
     int32_t block_count;
@@ -136,7 +137,8 @@ void mf_plan_init(const struct mf_model *model, const struct mf_workload *worklo
 void mf_plan_reset(struct mf_plan *plan);
 void mf_plan_copy(const struct mf_plan *plan, struct mf_plan *out); /* out: owned by the caller */
 /* Combinations that mean something, checked against the model; the rules are in docs/PLANS.md. */
-enum mf_status mf_plan_validate(const struct mf_plan *plan, const struct mf_model *model) MF_MUST_USE;
+enum mf_status mf_plan_validate(const struct mf_plan *plan,
+                                const struct mf_model *model) MF_MUST_USE;
 /* Fills `id`. */
 void mf_plan_seal(struct mf_plan *plan);
 json_t *mf_plan_encode(const struct mf_plan *plan);

@@ -32,11 +32,11 @@ struct mf_measurement {
 struct mf_profile {
     struct mf_measurement *entries; /* in the order they were added */
     int32_t count, capacity;
-    int32_t *table;                 /* open addressing: index into entries or -1 */
+    int32_t *table; /* open addressing: index into entries or -1 */
     int32_t table_size;
     char hardware_fingerprint[MF_HASH_TEXT_MAX];
     int64_t measured_at_unix_s;
-    bool complete; /* false when a time cap or a cancellation cut it short */
+    bool complete;   /* false when a time cap or a cancellation cut it short */
     char method[64]; /* "host clock", "CUPTI", "CUDA events (CUPTI held by ...)" */
 };
 

@@ -14,7 +14,7 @@ struct mf_workload {
     int32_t micro_batch;  /* sequences in one forward and backward, 1..MF_MICRO_BATCH_MAX */
     int32_t seq_len;      /* tokens in one sequence, 1..model's position limit */
     int32_t accumulation; /* micro-batches in one optimizer step at most, 1..MF_ACCUMULATION_MAX */
-    bool clip;            /* the update waits for the global norm (clipping or skip of non-finite) */
+    bool clip; /* the update waits for the global norm (clipping or skip of non-finite) */
 };
 
 /* What the plan may use; 0 = what the hardware has free. */

@@ -14,7 +14,8 @@
 #include "planner/step.h"
 
 /* Nanoseconds; *measured (may be NULL) says where the number comes from. A copy whose size was not
- * measured is interpolated between measured sizes of the same direction (and counts as measured). */
+ * measured is interpolated between measured sizes of the same direction (and counts as measured).
+ */
 double mf_cost_ns(const struct mf_hardware *hardware, const struct mf_profile *profile,
                   enum mf_lane lane, enum mf_kernel kernel, const struct mf_shape *shape,
                   bool *measured);

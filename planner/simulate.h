@@ -13,12 +13,12 @@ struct mf_span {
     double end_ns;
 };
 
-enum mf_stall_cause { /* why the compute lane waited */
-    MF_STALL_H2D,     /* for a copy to the device */
-    MF_STALL_D2H,     /* for a buffer that is still being copied out */
-    MF_STALL_CPU,     /* for the CPU's update or accumulation */
-    MF_STALL_END,     /* compute is done, other lanes are not */
-    MF_STALL_COUNT
+enum mf_stall_cause {               /* why the compute lane waited */
+                      MF_STALL_H2D, /* for a copy to the device */
+                      MF_STALL_D2H, /* for a buffer that is still being copied out */
+                      MF_STALL_CPU, /* for the CPU's update or accumulation */
+                      MF_STALL_END, /* compute is done, other lanes are not */
+                      MF_STALL_COUNT
 };
 
 struct mf_simulation {

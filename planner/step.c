@@ -28,8 +28,10 @@ struct mf_step_request mf_step_variant_request(const struct mf_plan *plan,
         [MF_STEP_FIRST] = {.micro_count = 1, .backward = true},
         [MF_STEP_LATER] = {.micro_first = 1, .micro_count = 1, .backward = true},
         [MF_STEP_FIRST_UPDATE] = {.micro_count = 1, .backward = true, .update = true},
-        [MF_STEP_LATER_UPDATE] =
-            {.micro_first = 1, .micro_count = 1, .backward = true, .update = true},
+        [MF_STEP_LATER_UPDATE] = {.micro_first = 1,
+                                  .micro_count = 1,
+                                  .backward = true,
+                                  .update = true},
         [MF_STEP_UPDATE] = {.update = true},
         [MF_STEP_EVALUATE] = {.micro_count = 1},
         [MF_STEP_LOGITS] = {.micro_count = 1, .logits = true},
@@ -55,12 +57,11 @@ static void micro_arrays(struct mf_step_builder *builder, int32_t **arrays[stati
 {
     const struct mf_model *model = builder->model;
     int32_t **const list[MICRO_ARRAYS] = {
-        &builder->values,          &builder->values_host, &builder->aux,
-        &builder->aux_host,        &builder->inputs,      &builder->value_gradients,
-        &builder->unit_buffers,    NULL,
+        &builder->values, &builder->values_host,     &builder->aux,          &builder->aux_host,
+        &builder->inputs, &builder->value_gradients, &builder->unit_buffers, NULL,
     };
     const int32_t lengths[MICRO_ARRAYS] = {
-        model->value_count, model->value_count, model->op_count, model->op_count,
+        model->value_count, model->value_count, model->op_count,   model->op_count,
         model->op_count,    model->value_count, model->unit_count, 0,
     };
     memcpy(arrays, list, sizeof(list));
@@ -198,7 +199,8 @@ enum mf_status mf_step_peak(const struct mf_model *model, const struct mf_plan *
 {
     memset(out, 0, MF_SPACE_COUNT * sizeof(*out));
     for (int variant = 0; variant < MF_STEP_VARIANT_COUNT; variant++) {
-        struct mf_step_request request = mf_step_variant_request(plan, (enum mf_step_variant)variant);
+        struct mf_step_request request =
+            mf_step_variant_request(plan, (enum mf_step_variant)variant);
         if (request.logits && !model->executable) {
             continue;
         }
@@ -249,9 +251,8 @@ void mf_step_purposes(const struct mf_step *step, int64_t device[static MF_PURPO
         int32_t at = fullest_task(step, (enum mf_space)space);
         for (int32_t i = 0; i < step->buffer_count; i++) {
             const struct mf_buffer *buffer = &step->buffers[i];
-            bool live = buffer->persistent ||
-                        (buffer->first_task >= 0 && buffer->first_task <= at &&
-                         buffer->last_task >= at);
+            bool live = buffer->persistent || (buffer->first_task >= 0 &&
+                                               buffer->first_task <= at && buffer->last_task >= at);
             if ((int)buffer->space == space && live) {
                 sums[space][buffer->purpose] += buffer->bytes;
             }

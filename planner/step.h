@@ -55,14 +55,14 @@ struct mf_task {
     int64_t index1;
     double scalar0;
     struct mf_task_operand operands[MF_OPERANDS_MAX];
-    int32_t unit;  /* -1 = of no unit */
-    int32_t panel; /* -1 = whole */
-    int32_t block; /* -1 = of no block */
-    int32_t micro; /* micro-batch within this graph */
+    int32_t unit;                   /* -1 = of no unit */
+    int32_t panel;                  /* -1 = whole */
+    int32_t block;                  /* -1 = of no block */
+    int32_t micro;                  /* micro-batch within this graph */
     int32_t depends[MF_LANE_COUNT]; /* task index, -1 = none; own lane always -1 */
-    bool signals;        /* a task of another lane depends on this one */
-    int64_t link_bytes;  /* bytes that cross the link: copies, direct reads and writes */
-    double expected_ns;  /* filled by the cost model; 0 until then */
+    bool signals;                   /* a task of another lane depends on this one */
+    int64_t link_bytes;             /* bytes that cross the link: copies, direct reads and writes */
+    double expected_ns;             /* filled by the cost model; 0 until then */
 };
 
 /* Where the executor finds things: buffer indices, -1 = not there. All persistent. Per-unit arrays
@@ -96,14 +96,14 @@ struct mf_step_request {
 /* The graphs an executor keeps for a job. The job's memory is the largest of each space over all of
  * them, so everything that can be asked of a session is admitted at once. */
 enum mf_step_variant {
-    MF_STEP_RUN,           /* a whole optimizer step of `accumulation` micro-batches */
-    MF_STEP_FIRST,         /* forward and backward of the first micro-batch */
-    MF_STEP_LATER,         /* of a later one */
-    MF_STEP_FIRST_UPDATE,  /* with the update behind it */
+    MF_STEP_RUN,          /* a whole optimizer step of `accumulation` micro-batches */
+    MF_STEP_FIRST,        /* forward and backward of the first micro-batch */
+    MF_STEP_LATER,        /* of a later one */
+    MF_STEP_FIRST_UPDATE, /* with the update behind it */
     MF_STEP_LATER_UPDATE,
     MF_STEP_UPDATE,
-    MF_STEP_EVALUATE,      /* forward only, loss */
-    MF_STEP_LOGITS,        /* forward only, logits */
+    MF_STEP_EVALUATE, /* forward only, loss */
+    MF_STEP_LOGITS,   /* forward only, logits */
     MF_STEP_VARIANT_COUNT
 };
 
@@ -118,7 +118,8 @@ struct mf_step {
 };
 
 enum mf_status mf_step_build(const struct mf_model *model, const struct mf_plan *plan,
-                             const struct mf_step_request *request, struct mf_step *out) MF_MUST_USE;
+                             const struct mf_step_request *request,
+                             struct mf_step *out) MF_MUST_USE;
 void mf_step_reset(struct mf_step *step);
 /* The request of a variant under the plan's workload. */
 struct mf_step_request mf_step_variant_request(const struct mf_plan *plan,

@@ -28,8 +28,8 @@ static struct mf_step_ref output_gradient(const struct mf_step_builder *builder,
 }
 
 /* Where the gradient of an input goes; MF_SHAPE_ADD_TO_OUTPUT when something is there already. */
-static struct mf_step_ref input_gradient(struct mf_step_builder *builder, int32_t op,
-                                         int32_t input, uint32_t *flags)
+static struct mf_step_ref input_gradient(struct mf_step_builder *builder, int32_t op, int32_t input,
+                                         uint32_t *flags)
 {
     const struct mf_use *use = &builder->model->ops[op].inputs[input];
     if (use->value < 0) {
@@ -106,15 +106,14 @@ static void backward_norm(struct mf_step_builder *builder, int32_t index)
     struct mf_step_ref dx = input_gradient(builder, index, 0, &data.flags);
     struct mf_step_ref refs[] = {x, weight, stats, dy, dx};
     struct mf_task *task = mf_step_builder_task(
-        builder, MF_LANE_COMPUTE,
-        rms ? MF_KERNEL_RMS_NORM_BACKWARD : MF_KERNEL_LAYER_NORM_BACKWARD, data, refs, 5);
+        builder, MF_LANE_COMPUTE, rms ? MF_KERNEL_RMS_NORM_BACKWARD : MF_KERNEL_LAYER_NORM_BACKWARD,
+        data, refs, 5);
     task->unit = op->unit;
     task->panel = 0;
     task->scalar0 = op->eps;
     struct mf_step_ref inputs[] = {x, stats, dy};
     backward_weight(builder, op->unit, 0,
-                    rms ? MF_KERNEL_RMS_NORM_BACKWARD_WEIGHT
-                        : MF_KERNEL_LAYER_NORM_BACKWARD_WEIGHT,
+                    rms ? MF_KERNEL_RMS_NORM_BACKWARD_WEIGHT : MF_KERNEL_LAYER_NORM_BACKWARD_WEIGHT,
                     shape, 0, inputs, 3);
 }
 
@@ -129,9 +128,9 @@ static void backward_data(struct mf_step_builder *builder, int32_t index, int32_
     struct mf_shape shape = base_shape(builder, op);
     shape.n = mf_model_panel_row_count(unit, panel);
     shape.k = unit->columns;
-    shape.flags = flags | (panel == 0 ? MF_SHAPE_FIRST_PANEL : 0) | (last ? MF_SHAPE_LAST_PANEL : 0);
-    struct mf_step_ref dx =
-        last ? input_gradient(builder, index, 0, &shape.flags) : MF_STEP_NO_REF;
+    shape.flags =
+        flags | (panel == 0 ? MF_SHAPE_FIRST_PANEL : 0) | (last ? MF_SHAPE_LAST_PANEL : 0);
+    struct mf_step_ref dx = last ? input_gradient(builder, index, 0, &shape.flags) : MF_STEP_NO_REF;
     struct mf_step_ref refs[] = {dy, weight, sum, dx};
     struct mf_task *task = mf_step_builder_task(builder, MF_LANE_COMPUTE,
                                                 MF_KERNEL_LINEAR_BACKWARD_DATA, shape, refs, 4);
@@ -186,8 +185,7 @@ static void backward_head(struct mf_step_builder *builder, int32_t index)
         shape.n = mf_model_panel_row_count(unit, panel);
         shape.k = unit->columns;
         struct mf_shape logits = shape;
-        struct mf_step_ref weight =
-            mf_step_weight_panel(builder, op->unit, panel, &logits.flags);
+        struct mf_step_ref weight = mf_step_weight_panel(builder, op->unit, panel, &logits.flags);
         struct mf_step_ref dlogits =
             mf_step_builder_whole(workspace(builder, builder->rows * shape.n * 2), shape.n);
         struct mf_step_ref refs[] = {x, weight, mf_step_builder_whole(builder->labels, 0),
@@ -212,8 +210,8 @@ static void backward_rope(struct mf_step_builder *builder, int32_t index)
     struct mf_shape shape = base_shape(builder, &builder->model->ops[index]);
     struct mf_step_ref dy = output_gradient(builder, index);
     struct mf_step_ref dx = input_gradient(builder, index, 0, &shape.flags);
-    struct mf_step_ref refs[] = {
-        dy, mf_step_builder_whole(builder->step->layout.rope_table, 0), dx};
+    struct mf_step_ref refs[] = {dy, mf_step_builder_whole(builder->step->layout.rope_table, 0),
+                                 dx};
     mf_step_builder_task(builder, MF_LANE_COMPUTE, MF_KERNEL_ROPE_BACKWARD, shape, refs, 3);
 }
 
@@ -287,11 +285,11 @@ static void backward_add(struct mf_step_builder *builder, int32_t index)
 }
 
 static void (*const backwards[MF_OP_KIND_COUNT])(struct mf_step_builder *, int32_t) = {
-    [MF_OP_EMBEDDING] = backward_table,    [MF_OP_POSITION] = backward_table,
-    [MF_OP_RMS_NORM] = backward_norm,      [MF_OP_LAYER_NORM] = backward_norm,
-    [MF_OP_LINEAR] = backward_linear,      [MF_OP_ROPE] = backward_rope,
+    [MF_OP_EMBEDDING] = backward_table,     [MF_OP_POSITION] = backward_table,
+    [MF_OP_RMS_NORM] = backward_norm,       [MF_OP_LAYER_NORM] = backward_norm,
+    [MF_OP_LINEAR] = backward_linear,       [MF_OP_ROPE] = backward_rope,
     [MF_OP_ATTENTION] = backward_attention, [MF_OP_GELU] = backward_gelu,
-    [MF_OP_SWIGLU] = backward_swiglu,      [MF_OP_ADD] = backward_add,
+    [MF_OP_SWIGLU] = backward_swiglu,       [MF_OP_ADD] = backward_add,
     [MF_OP_HEAD] = backward_head,
 };
 
@@ -302,8 +300,7 @@ static void restore(struct mf_step_builder *builder, int32_t *device, int32_t *h
         return;
     }
     int64_t bytes = builder->step->buffers[*host_copy].bytes;
-    *device =
-        mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_ACTIVATION, bytes, 1, -1);
+    *device = mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_ACTIVATION, bytes, 1, -1);
     mf_step_builder_copy(builder, mf_step_builder_whole(*host_copy, 0),
                          mf_step_builder_whole(*device, 0), bytes, -1, -1);
     *host_copy = -1;

@@ -75,8 +75,8 @@ int32_t mf_step_builder_buffer(struct mf_step_builder *builder, enum mf_space sp
         capacity = before;
         builder->hazard_first =
             grow(builder->hazard_first, &capacity, sizeof(*builder->hazard_first));
-        builder->first_access = grow(builder->first_access, &builder->buffer_capacity,
-                                     sizeof(*builder->first_access));
+        builder->first_access =
+            grow(builder->first_access, &builder->buffer_capacity, sizeof(*builder->first_access));
     }
     int32_t index = step->buffer_count++;
     struct mf_buffer *buffer = &step->buffers[index];

@@ -66,7 +66,7 @@ struct mf_step_builder {
     bool overflow;
     int32_t task_capacity, buffer_capacity, hazard_count, hazard_capacity;
     struct mf_step_hazard *hazards;
-    int32_t *hazard_first;                 /* per buffer: its first resource */
+    int32_t *hazard_first;                  /* per buffer: its first resource */
     int32_t (*first_access)[MF_LANE_COUNT]; /* per buffer */
     struct mf_step_ring_state rings[MF_RING_COUNT];
     struct mf_step_upload *uploads;
@@ -79,15 +79,15 @@ struct mf_step_builder {
 
     /* Of the present micro-batch; buffer indices, -1 = none. */
     int32_t tokens, labels, lse, running;
-    int32_t *values;          /* per value: device buffer */
-    int32_t *values_host;     /* per value: offloaded copy */
-    int32_t *aux;             /* per op: statistics of a norm, lse of attention */
+    int32_t *values;      /* per value: device buffer */
+    int32_t *values_host; /* per value: offloaded copy */
+    int32_t *aux;         /* per op: statistics of a norm, lse of attention */
     int32_t *aux_host;
-    int32_t *inputs;          /* per op: outside input of a model that is a bare list of units */
-    int32_t *value_gradients; /* per value */
+    int32_t *inputs;           /* per op: outside input of a model that is a bare list of units */
+    int32_t *value_gradients;  /* per value */
     int64_t *gradient_written; /* per value: bit mask of the uses' columns already written */
-    int32_t *unit_buffers;    /* per unit: whole copy in device memory (keep, late) */
-    int32_t *square_first;    /* per unit: index of its first panel in `squares` */
+    int32_t *unit_buffers;     /* per unit: whole copy in device memory (keep, late) */
+    int32_t *square_first;     /* per unit: index of its first panel in `squares` */
     int32_t square_count;
 };
 

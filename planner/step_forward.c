@@ -108,8 +108,7 @@ static void forward_table(struct mf_step_builder *builder, int32_t index)
         struct mf_shape shape = base_shape(builder, op);
         shape.n = unit->columns;
         shape.k = mf_model_panel_row_count(unit, panel);
-        struct mf_step_ref weight =
-            mf_step_weight_panel(builder, op->unit, panel, &shape.flags);
+        struct mf_step_ref weight = mf_step_weight_panel(builder, op->unit, panel, &shape.flags);
         struct mf_step_ref refs[] = {in, weight, out};
         struct mf_task *task = mf_step_builder_task(
             builder, MF_LANE_COMPUTE,
@@ -150,8 +149,7 @@ static void forward_linear(struct mf_step_builder *builder, int32_t index)
         shape.n = mf_model_panel_row_count(unit, panel);
         shape.k = unit->columns;
         shape.flags = unit->bias.name != NULL ? MF_SHAPE_BIAS : 0;
-        struct mf_step_ref weight =
-            mf_step_weight_panel(builder, op->unit, panel, &shape.flags);
+        struct mf_step_ref weight = mf_step_weight_panel(builder, op->unit, panel, &shape.flags);
         struct mf_step_ref slice = out;
         slice.offset = mf_model_panel_first_row(unit, panel) * 2;
         struct mf_step_ref refs[] = {in, weight, slice};
@@ -166,8 +164,8 @@ static void forward_rope(struct mf_step_builder *builder, int32_t index)
 {
     const struct mf_op *op = &builder->model->ops[index];
     struct mf_step_ref in = mf_step_forward_use(builder, index, 0);
-    struct mf_step_ref refs[] = {
-        in, mf_step_builder_whole(builder->step->layout.rope_table, 0), output(builder, index)};
+    struct mf_step_ref refs[] = {in, mf_step_builder_whole(builder->step->layout.rope_table, 0),
+                                 output(builder, index)};
     mf_step_builder_task(builder, MF_LANE_COMPUTE, MF_KERNEL_ROPE_FORWARD, base_shape(builder, op),
                          refs, 3);
 }
@@ -264,11 +262,11 @@ static void forward_head(struct mf_step_builder *builder, int32_t index)
 }
 
 static void (*const forwards[MF_OP_KIND_COUNT])(struct mf_step_builder *, int32_t) = {
-    [MF_OP_EMBEDDING] = forward_table,   [MF_OP_POSITION] = forward_table,
-    [MF_OP_RMS_NORM] = forward_norm,     [MF_OP_LAYER_NORM] = forward_norm,
-    [MF_OP_LINEAR] = forward_linear,     [MF_OP_ROPE] = forward_rope,
+    [MF_OP_EMBEDDING] = forward_table,     [MF_OP_POSITION] = forward_table,
+    [MF_OP_RMS_NORM] = forward_norm,       [MF_OP_LAYER_NORM] = forward_norm,
+    [MF_OP_LINEAR] = forward_linear,       [MF_OP_ROPE] = forward_rope,
     [MF_OP_ATTENTION] = forward_attention, [MF_OP_GELU] = forward_elementwise,
-    [MF_OP_SWIGLU] = forward_elementwise, [MF_OP_ADD] = forward_elementwise,
+    [MF_OP_SWIGLU] = forward_elementwise,  [MF_OP_ADD] = forward_elementwise,
     [MF_OP_HEAD] = forward_head,
 };
 
@@ -315,8 +313,8 @@ static void load_micro(struct mf_step_builder *builder)
     int32_t *const device[] = {&builder->tokens, &builder->labels};
     const int32_t host[] = {layout->tokens_host, layout->labels_host};
     for (int i = 0; i < (builder->request.logits ? 1 : 2); i++) {
-        *device[i] = mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_WORKSPACE, bytes,
-                                            1, -1);
+        *device[i] =
+            mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_WORKSPACE, bytes, 1, -1);
         mf_step_builder_copy(builder, micro_slot(builder, host[i], bytes),
                              mf_step_builder_whole(*device[i], 0), bytes, -1, -1);
     }
@@ -335,8 +333,7 @@ void mf_step_forward_micro(struct mf_step_builder *builder)
         for (int32_t i = 0; i < model->blocks[b].op_count; i++) {
             mf_step_forward_op(builder, model->blocks[b].op_first + i);
         }
-        if (builder->request.backward &&
-            builder->plan->activations[b] == MF_ACTIVATION_OFFLOAD) {
+        if (builder->request.backward && builder->plan->activations[b] == MF_ACTIVATION_OFFLOAD) {
             offload_block(builder, &model->blocks[b]);
         }
     }

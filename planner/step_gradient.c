@@ -64,8 +64,8 @@ static void accumulate(struct mf_step_builder *builder, enum mf_lane lane, int32
         .n = mf_model_panel_size(&builder->model->units[owner], panel),
         .flags = is_first(builder, index, owner) ? MF_SHAPE_FIRST_MICRO : 0,
     };
-    struct mf_task *task = mf_step_builder_task(builder, lane, MF_KERNEL_GRADIENT_ACCUMULATE,
-                                                shape, refs, 2);
+    struct mf_task *task =
+        mf_step_builder_task(builder, lane, MF_KERNEL_GRADIENT_ACCUMULATE, shape, refs, 2);
     task->unit = index;
     task->panel = panel;
 }

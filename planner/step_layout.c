@@ -23,9 +23,8 @@ static void build_unit(struct mf_step_builder *builder, int32_t index)
     int32_t panels = unit->panel_count;
 
     if (resident) {
-        layout->weight_device[index] =
-            mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_WEIGHT,
-                                   unit->elements * 2, panels, index);
+        layout->weight_device[index] = mf_step_builder_buffer(
+            builder, MF_SPACE_DEVICE, MF_PURPOSE_WEIGHT, unit->elements * 2, panels, index);
     }
     if (!resident || decision->optimizer == MF_OPTIMIZER_CPU) {
         layout->weight_host[index] = mf_step_builder_buffer(
@@ -102,11 +101,10 @@ static void build_rings(struct mf_step_builder *builder)
             continue;
         }
         state->slots = ring == MF_RING_WEIGHT ? builder->plan->ring_slots : kinds[ring].slots;
-        state->slot_bytes = (slot_bytes[ring] + MF_BUFFER_ALIGN - 1) / MF_BUFFER_ALIGN *
-                            MF_BUFFER_ALIGN;
-        state->buffer =
-            mf_step_builder_buffer(builder, kinds[ring].space, kinds[ring].purpose,
-                                   state->slots * state->slot_bytes, state->slots, -1);
+        state->slot_bytes =
+            (slot_bytes[ring] + MF_BUFFER_ALIGN - 1) / MF_BUFFER_ALIGN * MF_BUFFER_ALIGN;
+        state->buffer = mf_step_builder_buffer(builder, kinds[ring].space, kinds[ring].purpose,
+                                               state->slots * state->slot_bytes, state->slots, -1);
     }
 }
 

@@ -22,8 +22,7 @@ static struct mf_step_ref gradient_ref(const struct mf_step_builder *builder, in
 void mf_step_update_norm(struct mf_step_builder *builder, int32_t owner, int32_t panel)
 {
     const struct mf_unit *unit = &builder->model->units[owner];
-    bool on_device =
-        mf_step_builder_decision(builder, owner)->gradient == MF_GRADIENT_DEVICE;
+    bool on_device = mf_step_builder_decision(builder, owner)->gradient == MF_GRADIENT_DEVICE;
     int32_t square = builder->square_first[owner] + panel;
     struct mf_step_ref refs[] = {
         gradient_ref(builder, owner, panel),
@@ -38,9 +37,8 @@ void mf_step_update_norm(struct mf_step_builder *builder, int32_t owner, int32_t
     };
     enum mf_phase phase = builder->phase;
     builder->phase = MF_PHASE_UPDATE;
-    struct mf_task *task =
-        mf_step_builder_task(builder, on_device ? MF_LANE_COMPUTE : MF_LANE_CPU,
-                             MF_KERNEL_GRADIENT_NORM, shape, refs, 2);
+    struct mf_task *task = mf_step_builder_task(builder, on_device ? MF_LANE_COMPUTE : MF_LANE_CPU,
+                                                MF_KERNEL_GRADIENT_NORM, shape, refs, 2);
     task->unit = owner;
     task->panel = panel;
     builder->phase = phase;
@@ -90,9 +88,10 @@ static void adamw(struct mf_step_builder *builder, enum mf_lane lane, int32_t ow
 static void add_upload(struct mf_step_builder *builder, int32_t owner, int32_t panel)
 {
     if (builder->upload_count == builder->upload_capacity) {
-        builder->upload_capacity = builder->upload_capacity == 0 ? 64 : builder->upload_capacity * 2;
-        builder->uploads = realloc(builder->uploads, (size_t)builder->upload_capacity *
-                                                         sizeof(*builder->uploads));
+        builder->upload_capacity =
+            builder->upload_capacity == 0 ? 64 : builder->upload_capacity * 2;
+        builder->uploads =
+            realloc(builder->uploads, (size_t)builder->upload_capacity * sizeof(*builder->uploads));
         MF_ASSERT(builder->uploads != NULL);
     }
     builder->uploads[builder->upload_count++] = (struct mf_step_upload){owner, panel};
@@ -146,9 +145,8 @@ static void update_on_device(struct mf_step_builder *builder, int32_t owner, int
     struct mf_step_ref gradient = gradient_ref(builder, owner, panel);
     struct mf_step_ref state_home = panel_ref(unit, layout->state[owner], panel, 12);
     struct mf_step_ref state = state_home;
-    struct mf_step_ref weight = resident
-                                    ? panel_ref(unit, layout->weight_device[owner], panel, 2)
-                                    : mf_step_builder_slot(builder, MF_RING_UPDATE_WEIGHT);
+    struct mf_step_ref weight = resident ? panel_ref(unit, layout->weight_device[owner], panel, 2)
+                                         : mf_step_builder_slot(builder, MF_RING_UPDATE_WEIGHT);
 
     if (passes) {
         state = mf_step_builder_slot(builder, MF_RING_STATE);

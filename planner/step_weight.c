@@ -14,8 +14,7 @@ static void load(struct mf_step_builder *builder, int32_t index, int32_t panel,
                  struct mf_step_ref to)
 {
     const struct mf_unit *unit = &builder->model->units[index];
-    struct mf_step_ref from =
-        panel_ref(unit, builder->step->layout.weight_host[index], panel);
+    struct mf_step_ref from = panel_ref(unit, builder->step->layout.weight_host[index], panel);
     mf_step_builder_copy(builder, from, to, mf_model_panel_size(unit, panel) * 2, index, panel);
 }
 
@@ -25,8 +24,8 @@ static int32_t whole_copy(struct mf_step_builder *builder, int32_t index)
     const struct mf_unit *unit = &builder->model->units[index];
     if (builder->unit_buffers[index] < 0) {
         builder->unit_buffers[index] =
-            mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_WEIGHT,
-                                   unit->elements * 2, unit->panel_count, index);
+            mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_WEIGHT, unit->elements * 2,
+                                   unit->panel_count, index);
     }
     return builder->unit_buffers[index];
 }

@@ -88,8 +88,8 @@ static enum mf_status append_part(struct mf_safetensors_writer *writer, const st
         int64_t offset = weight ? mf_weights_layout_offset(unit, row, 0)
                                 : mf_weights_layout_bias_offset(unit, row);
         int64_t count = weight ? unit->columns : 1;
-        MF_TRY(mf_safetensors_writer_append(writer, elements + offset,
-                                            (size_t)count * sizeof(float)));
+        MF_TRY(
+            mf_safetensors_writer_append(writer, elements + offset, (size_t)count * sizeof(float)));
     }
     return MF_STATUS_OK;
 }

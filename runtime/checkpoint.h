@@ -44,7 +44,8 @@ enum mf_status mf_checkpoint_save(const struct mf_model *model, const char *fold
 enum mf_status mf_checkpoint_load(const struct mf_model *model, const char *folder,
                                   mf_checkpoint_exchange write, void *context, bool *optimizer,
                                   json_t **state) MF_MUST_USE;
-/* The weights of any Hugging Face folder alone: master is the stored weight, the moments are NULL. */
+/* The weights of any Hugging Face folder alone: master is the stored weight, the moments are NULL.
+ */
 enum mf_status mf_checkpoint_load_weights(const struct mf_model *model, const char *folder,
                                           mf_checkpoint_exchange write, void *context) MF_MUST_USE;
 /* Bytes a save writes. */

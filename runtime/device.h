@@ -25,12 +25,12 @@
 struct mf_device; /* each implementation's own */
 
 struct mf_device_options {
-    int64_t memory_bytes;     /* cap of device memory; 0 = all there is (host device: half of RAM) */
-    double h2d_bytes_per_s;   /* host device: emulated link rates, 0 = as fast as memcpy */
+    int64_t memory_bytes;   /* cap of device memory; 0 = all there is (host device: half of RAM) */
+    double h2d_bytes_per_s; /* host device: emulated link rates, 0 = as fast as memcpy */
     double d2h_bytes_per_s;
-    int32_t threads;          /* host device: compute threads, 0 = all cores */
-    int32_t index;            /* which GPU */
-    uint64_t jitter_seed;     /* host device, tests: random delays before tasks, 0 = none */
+    int32_t threads;      /* host device: compute threads, 0 = all cores */
+    int32_t index;        /* which GPU */
+    uint64_t jitter_seed; /* host device, tests: random delays before tasks, 0 = none */
     int64_t jitter_ns_max;
 };
 
@@ -71,9 +71,9 @@ struct mf_device_interface {
     /* A new graph: all lanes are idle, all events forgotten. With `trace` every task's span is
      * kept until the next begin. */
     enum mf_status (*begin)(struct mf_device *device, bool trace);
-    /* Queues a kernel on a lane as task number `task` (its trace and event id, unique in the graph).
-     * Compute: every kernel but COPY. H2D, D2H: COPY only. CPU: GRADIENT_ACCUMULATE, GRADIENT_NORM,
-     * CLIP, ADAMW with host addresses. Operand addresses: as the lane sees them. */
+    /* Queues a kernel on a lane as task number `task` (its trace and event id, unique in the
+     * graph). Compute: every kernel but COPY. H2D, D2H: COPY only. CPU: GRADIENT_ACCUMULATE,
+     * GRADIENT_NORM, CLIP, ADAMW with host addresses. Operand addresses: as the lane sees them. */
     enum mf_status (*submit)(struct mf_device *device, enum mf_lane lane,
                              const struct mf_kernel_call *call, int32_t task);
     /* Marks event `task` as done when all work queued on `lane` so far is done. */

@@ -122,8 +122,8 @@ static enum mf_status load_rope(struct mf_executor *executor)
             .kernel = MF_KERNEL_COPY,
             .shape = {.n = piece},
             .operands = {{.pointer = mf_executor_transfer(executor)},
-                         {.pointer = mf_executor_host_pointer(executor, step->layout.rope_table,
-                                                              done)}},
+                         {.pointer =
+                              mf_executor_host_pointer(executor, step->layout.rope_table, done)}},
         };
         status = executor->interface->begin(executor->device, false);
         if (status == MF_STATUS_OK) {
@@ -359,8 +359,7 @@ enum mf_status mf_executor_check_tokens(const struct mf_model *model,
                                         const int32_t *labels)
 {
     MF_TRY(check_ids(tokens, "token", model->vocab, workload, false));
-    return labels == NULL ? MF_STATUS_OK
-                          : check_ids(labels, "label", model->vocab, workload, true);
+    return labels == NULL ? MF_STATUS_OK : check_ids(labels, "label", model->vocab, workload, true);
 }
 
 enum mf_status mf_executor_check_adam(const struct mf_workload *workload,
@@ -379,8 +378,8 @@ enum mf_status mf_executor_check_adam(const struct mf_workload *workload,
         {"clip_norm", adam->clip_norm, 0, 1e30, false},
     };
     for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) {
-        bool high = ranges[i].below ? ranges[i].value < ranges[i].high
-                                    : ranges[i].value <= ranges[i].high;
+        bool high =
+            ranges[i].below ? ranges[i].value < ranges[i].high : ranges[i].value <= ranges[i].high;
         if (!(ranges[i].value >= ranges[i].low && high)) {
             return mf_status_set(MF_STATUS_INVALID, "%s must be from %g to %s%g, found %g",
                                  ranges[i].name, ranges[i].low, ranges[i].below ? "below " : "",
@@ -548,8 +547,7 @@ enum mf_status mf_executor_evaluate(struct mf_executor *executor, const int32_t 
     MF_TRY(run_graph(executor, MF_STEP_EVALUATE, 0));
     *out = read_result(executor, 0);
     if (logprobs != NULL) {
-        memcpy(logprobs,
-               mf_executor_host_pointer(executor, executor->steps[0].layout.logprobs, 0),
+        memcpy(logprobs, mf_executor_host_pointer(executor, executor->steps[0].layout.logprobs, 0),
                (size_t)mf_workload_rows(workload) * sizeof(float));
     }
     return MF_STATUS_OK;
@@ -577,8 +575,7 @@ const struct mf_step *mf_executor_graph(const struct mf_executor *executor)
     return &executor->steps[executor->last_variant];
 }
 
-bool mf_executor_span(const struct mf_executor *executor, int32_t task,
-                      struct mf_device_span *out)
+bool mf_executor_span(const struct mf_executor *executor, int32_t task, struct mf_device_span *out)
 {
     return executor->trace && executor->interface->span(executor->device, task, out);
 }

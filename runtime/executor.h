@@ -7,9 +7,9 @@
  * Who calls it: the device worker, for sessions and runs; tests. Owner: close frees everything;
  *   `model` and `plan` are borrowed until then. Thread: the device worker's.
  * Fails: MF_STATUS_NO_DEVICE_MEMORY / _NO_MEMORY at open (nothing stays allocated);
- *   MF_STATUS_INVALID for token ids, counts or optimizer parameters out of range, before any task is
- *   issued; MF_STATUS_DEVICE when a task fails: then the job's state is undefined and only close is
- *   allowed.
+ *   MF_STATUS_INVALID for token ids, counts or optimizer parameters out of range, before any task
+ * is issued; MF_STATUS_DEVICE when a task fails: then the job's state is undefined and only close
+ * is allowed.
  */
 #ifndef MF_RUNTIME_EXECUTOR_H
 #define MF_RUNTIME_EXECUTOR_H
@@ -51,7 +51,7 @@ struct mf_update_result {
 /* What one graph took; `stall` needs tracing. */
 struct mf_executor_timing {
     int64_t wall_ns;
-    double stall;       /* share of the time the compute lane was idle, 0..1 */
+    double stall; /* share of the time the compute lane was idle, 0..1 */
     int64_t h2d_bytes, d2h_bytes, direct_bytes;
 };
 
@@ -71,9 +71,8 @@ void mf_executor_set_trace(struct mf_executor *executor, bool trace);
 
 /* Parameters of one owner unit, `elements` floats each in panel layout. Putting rounds the weight
  * from `master`; NULL moments are zero. Getting skips what is NULL. */
-enum mf_status mf_executor_put_unit(struct mf_executor *executor, int32_t unit,
-                                    const float *master, const float *first,
-                                    const float *second) MF_MUST_USE;
+enum mf_status mf_executor_put_unit(struct mf_executor *executor, int32_t unit, const float *master,
+                                    const float *first, const float *second) MF_MUST_USE;
 enum mf_status mf_executor_get_unit(struct mf_executor *executor, int32_t unit, float *master,
                                     float *first, float *second) MF_MUST_USE;
 
@@ -82,7 +81,8 @@ enum mf_status mf_executor_get_unit(struct mf_executor *executor, int32_t unit, 
 enum mf_status mf_executor_get_gradient(struct mf_executor *executor, int32_t unit,
                                         float *out) MF_MUST_USE;
 
-/* Checks ids without running anything: 0..vocab-1, labels also -100. Names sequence and position. */
+/* Checks ids without running anything: 0..vocab-1, labels also -100. Names sequence and position.
+ */
 enum mf_status mf_executor_check_tokens(const struct mf_model *model,
                                         const struct mf_workload *workload, const int32_t *tokens,
                                         const int32_t *labels) MF_MUST_USE;
@@ -116,7 +116,6 @@ void mf_executor_discard(struct mf_executor *executor);
 /* Of the last graph. */
 const struct mf_executor_timing *mf_executor_timing(const struct mf_executor *executor);
 const struct mf_step *mf_executor_graph(const struct mf_executor *executor);
-bool mf_executor_span(const struct mf_executor *executor, int32_t task,
-                      struct mf_device_span *out);
+bool mf_executor_span(const struct mf_executor *executor, int32_t task, struct mf_device_span *out);
 
 #endif

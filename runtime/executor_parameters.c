@@ -5,8 +5,8 @@
 
 #include "runtime/host/bf16.h"
 
-static enum mf_status copy_now(struct mf_executor *executor, enum mf_lane lane, void *from, void *to,
-                               int64_t bytes)
+static enum mf_status copy_now(struct mf_executor *executor, enum mf_lane lane, void *from,
+                               void *to, int64_t bytes)
 {
     const struct mf_device_interface *interface = executor->interface;
     struct mf_kernel_call call = {
@@ -70,8 +70,8 @@ static enum mf_status put_weight(struct mf_executor *executor, int32_t unit, int
     return MF_STATUS_OK;
 }
 
-enum mf_status mf_executor_put_unit(struct mf_executor *executor, int32_t unit,
-                                    const float *master, const float *first, const float *second)
+enum mf_status mf_executor_put_unit(struct mf_executor *executor, int32_t unit, const float *master,
+                                    const float *first, const float *second)
 {
     const struct mf_unit *shape = &executor->model->units[unit];
     MF_ASSERT(shape->owner == unit);
@@ -89,8 +89,8 @@ enum mf_status mf_executor_put_unit(struct mf_executor *executor, int32_t unit,
                 memset(state + part * elements, 0, bytes);
             }
         }
-        MF_TRY(put_bytes(executor, executor->steps[0].layout.state[unit], offset * 12,
-                         elements * 12));
+        MF_TRY(
+            put_bytes(executor, executor->steps[0].layout.state[unit], offset * 12, elements * 12));
     }
     return MF_STATUS_OK;
 }
@@ -104,8 +104,8 @@ enum mf_status mf_executor_get_unit(struct mf_executor *executor, int32_t unit, 
     for (int32_t panel = 0; panel < shape->panel_count; panel++) {
         int64_t elements = mf_model_panel_size(shape, panel);
         int64_t offset = mf_model_panel_offset(shape, panel);
-        MF_TRY(get_bytes(executor, executor->steps[0].layout.state[unit], offset * 12,
-                         elements * 12));
+        MF_TRY(
+            get_bytes(executor, executor->steps[0].layout.state[unit], offset * 12, elements * 12));
         const float *state = mf_executor_transfer(executor);
         for (int part = 0; part < 3; part++) {
             if (parts[part] != NULL) {

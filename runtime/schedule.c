@@ -32,7 +32,8 @@ static double progress(const struct mf_schedule *schedule, int64_t step, int64_t
     if (step <= from) {
         return 0;
     }
-    return length <= 0 || step >= schedule->total_steps ? 1 : (double)(step - from) / (double)length;
+    return length <= 0 || step >= schedule->total_steps ? 1
+                                                        : (double)(step - from) / (double)length;
 }
 
 double mf_schedule_lr(const struct mf_schedule *schedule, int64_t step)

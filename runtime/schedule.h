@@ -6,10 +6,10 @@
  *   CONSTANT  stays at the peak;
  *   LINEAR    falls in a straight line to `floor` times the peak at total_steps;
  *   COSINE    falls along half a cosine to `floor` times the peak at total_steps;
- *   WSD       stays at the peak until decay_steps before total_steps, then falls linearly to `floor`
- *             times the peak (warm-up, stable, decay; arXiv 2404.06395).
- * Past total_steps the rate stays at its last value. With start = floor = 0, LINEAR and COSINE are
- * Transformers' get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup.
+ *   WSD       stays at the peak until decay_steps before total_steps, then falls linearly to
+ * `floor` times the peak (warm-up, stable, decay; arXiv 2404.06395). Past total_steps the rate
+ * stays at its last value. With start = floor = 0, LINEAR and COSINE are Transformers'
+ * get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup.
  */
 #ifndef MF_RUNTIME_SCHEDULE_H
 #define MF_RUNTIME_SCHEDULE_H

@@ -48,9 +48,9 @@ static enum mf_status cut(const char *path, int64_t step)
     size_t size = 0;
     ssize_t count = getdelim(&text, &size, '\0', file);
     fclose(file);
-    enum mf_status status =
-        count <= 0 ? MF_STATUS_OK
-                   : mf_files_write(path, text, kept_bytes(text, (size_t)count, step));
+    enum mf_status status = count <= 0
+                                ? MF_STATUS_OK
+                                : mf_files_write(path, text, kept_bytes(text, (size_t)count, step));
     free(text);
     return status;
 }

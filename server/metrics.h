@@ -14,7 +14,8 @@
 
 struct mf_metrics;
 
-/* Names and units are Hugging Face's and docs/RUNS.md's. A number that is not finite becomes null. */
+/* Names and units are Hugging Face's and docs/RUNS.md's. A number that is not finite becomes null.
+ */
 struct mf_metrics_step {
     int64_t step;
     double epoch;

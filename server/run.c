@@ -69,8 +69,8 @@ static enum mf_status open_run(struct mf_run *run)
         MF_TRY(open_tokens(run, config->validation_paths, config->validation_path_count,
                            &run->validation));
     }
-    double per_epoch = (double)mf_tokens_describe(run->train)->sequence_count /
-                       (double)run->sequences_per_step;
+    double per_epoch =
+        (double)mf_tokens_describe(run->train)->sequence_count / (double)run->sequences_per_step;
     run->steps_total =
         config->steps > 0 ? config->steps : (int64_t)ceil(config->epochs * per_epoch);
     run->schedule = config->schedule;
@@ -151,11 +151,10 @@ static void fill_report(const struct mf_run *run, const struct step_work *work,
     out->h2d_bytes = work->timing.h2d_bytes;
     out->d2h_bytes = work->timing.d2h_bytes;
     out->device_peak_bytes = session->device_bytes;
-    out->flops_per_second =
-        seconds > 0 ? mf_model_step_flops(&session->spec.model, rows,
-                                          session->plan.workload.seq_len) /
-                          seconds
-                    : 0;
+    out->flops_per_second = seconds > 0 ? mf_model_step_flops(&session->spec.model, rows,
+                                                              session->plan.workload.seq_len) /
+                                              seconds
+                                        : 0;
 }
 
 static enum mf_status report(struct mf_run *run, const struct step_work *work,
@@ -207,9 +206,8 @@ static enum mf_status check_health(struct mf_run *run, const struct step_work *w
             "%d steps in a row were skipped because the gradient norm is not finite (step %lld, "
             "loss %g): lower the learning rate; the last checkpoint is %s",
             run->skipped_in_a_row, (long long)run->step,
-            work->update.loss_sum / (double)(work->update.token_count > 0
-                                                 ? work->update.token_count
-                                                 : 1),
+            work->update.loss_sum /
+                (double)(work->update.token_count > 0 ? work->update.token_count : 1),
             run->saved_step >= 0 ? "complete" : "none");
     }
     return MF_STATUS_OK;
@@ -289,8 +287,7 @@ static enum mf_status one_step(struct mf_run *run)
         warn(run, "the checkpoint was not saved, training goes on");
     }
     bool last = run->step == run->steps_total;
-    if (config->sample_tokens > 0 &&
-        (due(run->step, config->sample_every) || last)) {
+    if (config->sample_tokens > 0 && (due(run->step, config->sample_every) || last)) {
         MF_TRY(sample(run));
     }
     return MF_STATUS_OK;

@@ -49,8 +49,7 @@ void mf_run_config_warn(struct mf_run_config *config, const char *format, ...)
     }
 }
 
-static enum mf_status read_data(struct mf_run_config *config, const json_t *block,
-                                const char *base)
+static enum mf_status read_data(struct mf_run_config *config, const json_t *block, const char *base)
 {
     static const char *const keys[] = {"paths", "format", "validation", "shuffle", "seed"};
     const json_t *data = json_object_get(block, "data");
@@ -59,13 +58,12 @@ static enum mf_status read_data(struct mf_run_config *config, const json_t *bloc
     MF_TRY(mf_json_require(block, WHERE, "data"));
     MF_TRY(mf_json_only(data, "memferry.data", keys, 5));
     MF_TRY(mf_json_require(data, "memferry.data", "paths"));
-    MF_TRY(mf_run_config_path_list(config, json_object_get(data, "paths"), "memferry.data",
-                                   "paths", base, &config->data_paths, &config->data_path_count));
+    MF_TRY(mf_run_config_path_list(config, json_object_get(data, "paths"), "memferry.data", "paths",
+                                   base, &config->data_paths, &config->data_path_count));
     const json_t *validation = json_object_get(data, "validation");
     if (validation != NULL) {
         MF_TRY(mf_run_config_path_list(config, validation, "memferry.data", "validation", base,
-                                       &config->validation_paths,
-                                       &config->validation_path_count));
+                                       &config->validation_paths, &config->validation_path_count));
     }
     MF_TRY(mf_json_string(data, "memferry.data", "format", &format));
     MF_TRY(mf_json_bool(data, "memferry.data", "shuffle", &config->shuffle));
@@ -94,8 +92,9 @@ static enum mf_status read_schedule(struct mf_run_config *config, const json_t *
     MF_TRY(mf_json_string(schedule, "memferry.schedule", "type", &type));
     int kind = mf_schedule_parse(type);
     if (kind < 0) {
-        return mf_status_set(MF_STATUS_INVALID, "memferry.schedule: \"type\" must be constant, "
-                                                "linear, cosine or wsd, found \"%s\"",
+        return mf_status_set(MF_STATUS_INVALID,
+                             "memferry.schedule: \"type\" must be constant, "
+                             "linear, cosine or wsd, found \"%s\"",
                              type);
     }
     config->schedule.kind = (enum mf_schedule_kind)kind;
@@ -132,8 +131,8 @@ static enum mf_status read_pins(struct mf_run_config *config, const json_t *bloc
         return mf_status_set(MF_STATUS_INVALID, "memferry: \"placement\" must be an object of at "
                                                 "most 256 name patterns");
     }
-    config->pins = mf_arena_alloc(&config->arena, json_object_size(placement) + 1,
-                                  sizeof(*config->pins));
+    config->pins =
+        mf_arena_alloc(&config->arena, json_object_size(placement) + 1, sizeof(*config->pins));
     json_object_foreach(placement, pattern, pin)
     {
         struct mf_pin *out = &config->pins[config->pin_count++];
@@ -241,8 +240,7 @@ static enum mf_status read_length(struct mf_run_config *config, const json_t *bl
     MF_TRY(mf_json_number(block, WHERE, "epochs", 1e-9, 1e9, &config->epochs));
     config->workload.seq_len = (int32_t)seq_len;
     if ((config->steps > 0) == (config->epochs > 0)) {
-        return mf_status_set(MF_STATUS_INVALID,
-                             "memferry: give \"steps\" or \"epochs\"%s",
+        return mf_status_set(MF_STATUS_INVALID, "memferry: give \"steps\" or \"epochs\"%s",
                              config->steps > 0 ? ", not both" : "");
     }
     return MF_STATUS_OK;
@@ -251,12 +249,14 @@ static enum mf_status read_length(struct mf_run_config *config, const json_t *bl
 static enum mf_status read_block(struct mf_run_config *config, const json_t *block,
                                  const char *base, const char *home)
 {
-    static const char *const keys[] = {
-        "config_version", "model",        "init",          "seed",       "data",
-        "seq_len",        "steps",        "epochs",        "schedule",   "device_memory",
-        "host_memory",    "strategy",     "effort",        "plan",       "placement",
-        "output",         "save_steps",   "save_total_limit", "logging_steps", "eval_steps",
-        "eval_batches",   "skipped_max",  "sample"};
+    static const char *const keys[] = {"config_version", "model",       "init",
+                                       "seed",           "data",        "seq_len",
+                                       "steps",          "epochs",      "schedule",
+                                       "device_memory",  "host_memory", "strategy",
+                                       "effort",         "plan",        "placement",
+                                       "output",         "save_steps",  "save_total_limit",
+                                       "logging_steps",  "eval_steps",  "eval_batches",
+                                       "skipped_max",    "sample"};
     const char *model = NULL;
     const char *init = "weights";
     int64_t version = 1;

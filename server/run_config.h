@@ -45,7 +45,7 @@ struct mf_run_config {
     struct mf_workload workload; /* seq_len 0 = min(model's limit, 1024) */
     int64_t steps;               /* 0 = by epochs */
     double epochs;
-    struct mf_adam adam; /* learning_rate is the schedule's */
+    struct mf_adam adam;         /* learning_rate is the schedule's */
     struct mf_schedule schedule; /* total_steps 0 = the job's */
 
     struct mf_constraints constraints;
@@ -55,16 +55,16 @@ struct mf_run_config {
     struct mf_pin *pins;
     int32_t pin_count;
 
-    const char *output; /* absolute run folder */
-    int64_t save_steps; /* 0 = only at the end */
+    const char *output;       /* absolute run folder */
+    int64_t save_steps;       /* 0 = only at the end */
     int32_t save_total_limit; /* 0 = keep all */
     int64_t logging_steps;
-    int64_t eval_steps; /* 0 = only at the end */
+    int64_t eval_steps;   /* 0 = only at the end */
     int64_t eval_batches; /* 0 = all */
-    int32_t skipped_max; /* give up after so many skipped steps in a row; 0 = never */
+    int32_t skipped_max;  /* give up after so many skipped steps in a row; 0 = never */
 
     const char *sample_prompt; /* bytes */
-    int32_t sample_tokens; /* 0 = no sample */
+    int32_t sample_tokens;     /* 0 = no sample */
     double sample_temperature;
     int32_t sample_top_k;
     int64_t sample_every; /* 0 = only at the end */

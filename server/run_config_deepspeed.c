@@ -1,8 +1,8 @@
 /* The keys of a run config that are DeepSpeed's: see docs/RUNS.md for the mapping. */
 #include "server/run_config_internal.h"
 
-#include <strings.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/json.h"
 #include "core/limits.h"
@@ -28,8 +28,8 @@ static enum mf_status read_batch(struct mf_run_config *config, const json_t *roo
     int64_t total = 0;
     int64_t micro = 0;
     int64_t accumulation = 0;
-    MF_TRY(read_count(root, "train_batch_size",
-                      (int64_t)MF_MICRO_BATCH_MAX * MF_ACCUMULATION_MAX, &total));
+    MF_TRY(read_count(root, "train_batch_size", (int64_t)MF_MICRO_BATCH_MAX * MF_ACCUMULATION_MAX,
+                      &total));
     MF_TRY(read_count(root, "train_micro_batch_size_per_gpu", MF_MICRO_BATCH_MAX, &micro));
     MF_TRY(read_count(root, "gradient_accumulation_steps", MF_ACCUMULATION_MAX, &accumulation));
     if (micro == 0) {
@@ -98,7 +98,7 @@ static enum mf_status read_optimizer(struct mf_run_config *config, const json_t 
 static enum mf_status read_scheduler(struct mf_run_config *config, const json_t *root)
 {
     static const char *const keys[] = {"type", "params"};
-    static const char *const params[] = {"warmup_min_lr",  "warmup_max_lr",    "warmup_num_steps",
+    static const char *const params[] = {"warmup_min_lr",   "warmup_max_lr",    "warmup_num_steps",
                                          "total_num_steps", "warmup_min_ratio", "cos_min_ratio",
                                          "warmup_type"};
     static const struct {
@@ -123,9 +123,10 @@ static enum mf_status read_scheduler(struct mf_run_config *config, const json_t 
         found++;
     }
     if (found == 3) {
-        return mf_status_set(MF_STATUS_UNSUPPORTED, "scheduler \"%s\" is not supported: use "
-                                                    "WarmupLR, WarmupDecayLR or WarmupCosineLR, or "
-                                                    "memferry.schedule",
+        return mf_status_set(MF_STATUS_UNSUPPORTED,
+                             "scheduler \"%s\" is not supported: use "
+                             "WarmupLR, WarmupDecayLR or WarmupCosineLR, or "
+                             "memferry.schedule",
                              type);
     }
     schedule->kind = types[found].kind;
@@ -139,8 +140,8 @@ static enum mf_status read_scheduler(struct mf_run_config *config, const json_t 
         mf_run_config_warn(config, "scheduler warm-up \"%s\" is done linearly", warmup_type);
     }
     if (!is_auto(values, "warmup_max_lr")) {
-        MF_TRY(mf_json_number(values, "scheduler.params", "warmup_max_lr", 0, 1e6,
-                              &schedule->peak));
+        MF_TRY(
+            mf_json_number(values, "scheduler.params", "warmup_max_lr", 0, 1e6, &schedule->peak));
     }
     MF_TRY(mf_json_number(values, "scheduler.params", "warmup_min_lr", 0, 1e6, &warmup_min));
     schedule->start = schedule->peak > 0 ? warmup_min / schedule->peak : 0;
@@ -186,8 +187,8 @@ enum mf_status mf_run_config_deepspeed(struct mf_run_config *config, const json_
         MF_TRY(mf_json_number(root, "run config", "gradient_clipping", 0, 1e30, &clip));
     }
     config->adam.clip_norm = clip;
-    MF_TRY(mf_json_int(root, "run config", "steps_per_print", 1, 1ll << 40,
-                       &config->logging_steps));
+    MF_TRY(
+        mf_json_int(root, "run config", "steps_per_print", 1, 1ll << 40, &config->logging_steps));
     static const char *const ignored[] = {"zero_optimization", "wall_clock_breakdown",
                                           "csv_monitor", "zero_allow_untested_optimizer",
                                           "prescale_gradients"};

@@ -22,8 +22,8 @@ enum mf_status mf_run_config_path_list(struct mf_run_config *config, const json_
     for (size_t i = 0; i < total; i++) {
         const json_t *item = json_is_array(value) ? json_array_get(value, i) : single[0];
         if (!json_is_string(item) || json_string_length(item) == 0) {
-            return mf_status_set(MF_STATUS_INVALID,
-                                 "%s: \"%s\" must be a path or a list of paths", where, key);
+            return mf_status_set(MF_STATUS_INVALID, "%s: \"%s\" must be a path or a list of paths",
+                                 where, key);
         }
         list[i] = mf_run_config_path(config, base, json_string_value(item));
     }

@@ -62,8 +62,8 @@ enum mf_status mf_run_files_save(struct mf_run *run)
 {
     struct mf_arena arena;
     mf_arena_init(&arena);
-    char *folder = mf_arena_format(&arena, "%s/checkpoint-%lld", run->config->output,
-                                   (long long)run->step);
+    char *folder =
+        mf_arena_format(&arena, "%s/checkpoint-%lld", run->config->output, (long long)run->step);
     struct stat there;
     enum mf_status status = MF_STATUS_OK;
     if (run->saved_step != run->step) {

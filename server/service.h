@@ -22,14 +22,14 @@ struct mf_service {
     struct mf_config config;
     struct mf_store *store;
     struct mf_device_worker *worker;
-    struct mf_tune *tune;             /* plans being made, the profile in memory */
+    struct mf_tune *tune; /* plans being made, the profile in memory */
     struct mf_unit_times *unit_times;
     struct mf_session_table *sessions;
     struct mf_rpc_server *rpc;
-    pthread_mutex_t hardware_lock;   /* guards `hardware`: measuring refines its rates */
+    pthread_mutex_t hardware_lock; /* guards `hardware`: measuring refines its rates */
     struct mf_hardware hardware;
     int64_t started_unix_s;
-    const char *address;             /* what it listens on, for messages */
+    const char *address; /* what it listens on, for messages */
     void (*request_shutdown)(struct mf_service *service, bool force);
 };
 

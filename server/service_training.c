@@ -63,9 +63,8 @@ static void create_session(struct mf_rpc_call *call, const uint8_t *bytes, size_
     Memferry__V1__CreateSessionRequest *request = NULL;
     struct mf_session_spec spec = {0};
     mf_arena_init(&spec.arena);
-    enum mf_status status =
-        mf_wire_unpack(&memferry__v1__create_session_request__descriptor, bytes, count, 0,
-                       (ProtobufCMessage **)&request);
+    enum mf_status status = mf_wire_unpack(&memferry__v1__create_session_request__descriptor, bytes,
+                                           count, 0, (ProtobufCMessage **)&request);
     if (status == MF_STATUS_OK) {
         status = read_create(service, request, &spec);
     }
@@ -127,9 +126,8 @@ static enum mf_status get_session(struct mf_service *service, struct mf_rpc_call
     const Memferry__V1__GetSessionRequest *get = request;
     struct mf_session *session = NULL;
     MF_TRY(mf_session_get(service->sessions, mf_rpc_call_peer(call), get->session_id, &session));
-    Memferry__V1__GetSessionResponse *response =
-        MF_SERVICE_TABLE_NEW(arena, Memferry__V1__GetSessionResponse,
-                             MEMFERRY__V1__GET_SESSION_RESPONSE__INIT);
+    Memferry__V1__GetSessionResponse *response = MF_SERVICE_TABLE_NEW(
+        arena, Memferry__V1__GetSessionResponse, MEMFERRY__V1__GET_SESSION_RESPONSE__INIT);
     response->session = mf_arena_alloc(arena, 1, sizeof(*response->session));
     mf_session_describe(session, arena, response->session);
     mf_session_put(session);
@@ -179,9 +177,8 @@ static enum mf_status list_sessions(struct mf_service *service, struct mf_rpc_ca
     const Memferry__V1__ListSessionsRequest *list = request;
     const struct mf_peer *peer = mf_rpc_call_peer(call);
     struct mf_session *sessions[MF_SESSIONS_MAX];
-    Memferry__V1__ListSessionsResponse *response =
-        MF_SERVICE_TABLE_NEW(arena, Memferry__V1__ListSessionsResponse,
-                             MEMFERRY__V1__LIST_SESSIONS_RESPONSE__INIT);
+    Memferry__V1__ListSessionsResponse *response = MF_SERVICE_TABLE_NEW(
+        arena, Memferry__V1__ListSessionsResponse, MEMFERRY__V1__LIST_SESSIONS_RESPONSE__INIT);
     int32_t live = mf_session_list(service->sessions, peer, sessions);
     response->n_sessions = (size_t)live;
     response->sessions = mf_arena_alloc(arena, (size_t)live + 1, sizeof(*response->sessions));
@@ -276,8 +273,8 @@ static enum mf_status read_run(struct mf_service *service, const Memferry__V1__R
                                struct mf_session_spec *spec)
 {
     spec->resume = mf_arena_string(&spec->arena, request->resume);
-    MF_TRY(mf_run_config_read(request->config_json, request->base_folder,
-                              service->config.home, spec->run));
+    MF_TRY(mf_run_config_read(request->config_json, request->base_folder, service->config.home,
+                              spec->run));
     MF_TRY(check_run_paths(service, spec));
     MF_TRY(read_run_model(service, spec));
     const struct mf_run_config *config = spec->run;
@@ -347,7 +344,9 @@ static void watch(struct mf_rpc_call *call, const uint8_t *bytes, size_t count, 
 void mf_service_training_add(struct mf_service *service, struct mf_rpc_server *server)
 {
 #define METHOD(name, the_kind, function)                                                           \
-    {.path = "/memferry.v1.TrainingService/" name, .kind = (the_kind), .handler = (function)}
+    {                                                                                              \
+        .path = "/memferry.v1.TrainingService/" name, .kind = (the_kind), .handler = (function)    \
+    }
     static struct mf_rpc_method methods[] = {
         METHOD("CreateSession", MF_RPC_SERVER_STREAM, create_session),
         METHOD("ForwardBackward", MF_RPC_UNARY, forward_backward),

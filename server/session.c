@@ -339,7 +339,8 @@ static void *lease_main(void *argument)
     return NULL;
 }
 
-/* Sessions that a daemon left open when it died cannot be continued: say so where they are listed. */
+/* Sessions that a daemon left open when it died cannot be continued: say so where they are listed.
+ */
 static enum mf_status mark_lost(struct mf_store *store)
 {
     struct mf_arena arena;

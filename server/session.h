@@ -80,8 +80,7 @@ enum mf_session_verb {
 
 /* Queues a call; `message` (the unpacked request of that verb) is taken over in every case. */
 enum mf_status mf_session_post(struct mf_session *session, enum mf_session_verb verb,
-                               int64_t seq_id, void *message,
-                               struct mf_rpc_call *call) MF_MUST_USE;
+                               int64_t seq_id, void *message, struct mf_rpc_call *call) MF_MUST_USE;
 /* Attaches a stream that gets the events of a run from now on. */
 enum mf_status mf_session_watch(struct mf_session *session, struct mf_rpc_call *call) MF_MUST_USE;
 /* Asks the session's thread to end: at the next micro-batch or step. `save`: a run writes a

@@ -45,8 +45,7 @@ static enum mf_status answer_again(struct mf_session *session, int64_t seq_id,
 static enum mf_status admit(struct mf_session *session, int64_t seq_id)
 {
     if (session->stop || session->state != MF_SESSION_READY) {
-        return mf_status_set_reason(MF_STATUS_CANCELLED, "SESSION_ENDING",
-                                    "the session is %s",
+        return mf_status_set_reason(MF_STATUS_CANCELLED, "SESSION_ENDING", "the session is %s",
                                     session->stop ? "closing"
                                                   : mf_session_state_name(session->state));
     }
@@ -100,8 +99,8 @@ static enum mf_status post(struct mf_session *session, enum mf_session_verb verb
     }
     MF_TRY(admit(session, seq_id));
     mf_rpc_call_hold(call);
-    session->calls[session->call_count++] = (struct mf_session_call){
-        .verb = verb, .seq_id = seq_id, .message = *message, .call = call};
+    session->calls[session->call_count++] =
+        (struct mf_session_call){.verb = verb, .seq_id = seq_id, .message = *message, .call = call};
     *message = NULL;
     pthread_cond_broadcast(&session->wake);
     return MF_STATUS_OK;

@@ -107,7 +107,8 @@ void mf_session_call_fail(struct mf_session *session, const struct mf_session_ca
 /* Fails all that wait. */
 void mf_session_call_cancel_all(struct mf_session *session);
 
-/* session_work.c: the thread's part. Statuses are of the whole session: OK also when a call failed. */
+/* session_work.c: the thread's part. Statuses are of the whole session: OK also when a call failed.
+ */
 enum mf_status mf_session_work_open(struct mf_session *session) MF_MUST_USE;
 void mf_session_work_calls(struct mf_session *session);
 void mf_session_work_close(struct mf_session *session);
@@ -141,8 +142,7 @@ struct mf_session_sample {
     uint64_t seed;
 };
 /* `out` gets max_tokens ids, malloc'ed; the caller frees. */
-enum mf_status mf_session_sample(struct mf_session *session,
-                                 const struct mf_session_sample *sample,
+enum mf_status mf_session_sample(struct mf_session *session, const struct mf_session_sample *sample,
                                  int32_t **out) MF_MUST_USE;
 
 /* run.c: a whole job. */

@@ -59,8 +59,8 @@ static enum mf_status next_token(struct mf_session *session, const struct mf_ses
                      sample->seed, (uint64_t)count, &text[count]);
 }
 
-enum mf_status mf_session_sample(struct mf_session *session,
-                                 const struct mf_session_sample *sample, int32_t **out)
+enum mf_status mf_session_sample(struct mf_session *session, const struct mf_session_sample *sample,
+                                 int32_t **out)
 {
     enum mf_status status = check(session, sample);
     if (status != MF_STATUS_OK) {

@@ -60,8 +60,8 @@ enum mf_status mf_session_state_save(struct mf_session *session, const char *fol
     struct exchange exchange = {.session = session, .what = "saving"};
     json_t *state = extra != NULL ? json_deep_copy(extra) : json_object();
     MF_ASSERT(state != NULL);
-    MF_ASSERT(json_object_set_new(state, "step",
-                                  json_integer(mf_executor_step(session->executor))) == 0);
+    MF_ASSERT(
+        json_object_set_new(state, "step", json_integer(mf_executor_step(session->executor))) == 0);
     struct mf_checkpoint_options options = {
         .weights_only = weights_only,
         .companions = session->spec.folder,
@@ -78,8 +78,8 @@ enum mf_status mf_session_state_load(struct mf_session *session, const char *fol
 {
     struct exchange exchange = {.session = session, .what = "loading weights"};
     json_t *state = NULL;
-    MF_TRY(mf_checkpoint_load(&session->spec.model, folder, write_unit, &exchange, optimizer,
-                              &state));
+    MF_TRY(
+        mf_checkpoint_load(&session->spec.model, folder, write_unit, &exchange, optimizer, &state));
     mf_executor_discard(session->executor);
     int64_t step = *optimizer ? json_integer_value(json_object_get(state, "step")) : 0;
     mf_executor_set_step(session->executor, step);

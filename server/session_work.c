@@ -248,8 +248,7 @@ static void note_update(struct mf_session *session, const struct step_work *work
     const struct mf_update_result *updated = &work->updated;
     pthread_mutex_lock(&session->lock);
     session->step = updated->step;
-    session->loss =
-        updated->token_count > 0 ? updated->loss_sum / (double)updated->token_count : 0;
+    session->loss = updated->token_count > 0 ? updated->loss_sum / (double)updated->token_count : 0;
     session->step_ms = (double)work->elapsed_ns * 1e-6;
     session->tokens_per_second =
         work->elapsed_ns > 0 ? (double)updated->token_count * 1e9 / (double)work->elapsed_ns : 0;
@@ -270,7 +269,8 @@ static void answer_update(struct mf_session *session, const struct mf_session_ca
     mf_session_call_answer(session, call, &reply.base);
 }
 
-static enum mf_status do_forward_backward(struct mf_session *session, const struct mf_session_call *call,
+static enum mf_status do_forward_backward(struct mf_session *session,
+                                          const struct mf_session_call *call,
                                           const struct mf_session_call *optim)
 {
     const Memferry__V1__ForwardBackwardRequest *request = call->message;

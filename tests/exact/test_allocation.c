@@ -86,12 +86,9 @@ static void step_each_way(struct mf_executor *executor, const int32_t *tokens,
     struct mf_update_result update;
     struct mf_micro_result micro;
     assert_ok(mf_executor_run(executor, tokens, labels, &adam, &update));
-    assert_ok(
-        mf_executor_forward_backward(executor, tokens, labels, NULL, &micro, &update));
-    assert_ok(
-        mf_executor_forward_backward(executor, tokens, labels, &adam, &micro, &update));
-    assert_ok(
-        mf_executor_forward_backward(executor, tokens, labels, NULL, &micro, &update));
+    assert_ok(mf_executor_forward_backward(executor, tokens, labels, NULL, &micro, &update));
+    assert_ok(mf_executor_forward_backward(executor, tokens, labels, &adam, &micro, &update));
+    assert_ok(mf_executor_forward_backward(executor, tokens, labels, NULL, &micro, &update));
     assert_ok(mf_executor_update(executor, &adam, &update));
     assert_ok(mf_executor_evaluate(executor, tokens, labels, &micro, NULL));
 }

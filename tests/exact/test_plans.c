@@ -128,11 +128,12 @@ static void put_parameters(const struct job *job, const float *from)
 static void make_batch(const struct mf_model *model, int step, int32_t *tokens, int32_t *labels)
 {
     int64_t count = mf_workload_rows(&workload) * workload.accumulation;
-    uint64_t state = 1234567ull + (uint64_t)step;
+    uint64_t state = 1234567u + (uint64_t)step;
+    uint64_t vocab = (uint64_t)model->vocab;
     for (int64_t i = 0; i < count; i++) {
-        state = state * 6364136223846793005ull + 1442695040888963407ull;
-        tokens[i] = (int32_t)((state >> 33) % (uint64_t)model->vocab);
-        labels[i] = i % 9 == 4 ? -100 : (int32_t)((state >> 40) % (uint64_t)model->vocab);
+        state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        tokens[i] = (int32_t)((state >> 33) % vocab);
+        labels[i] = i % 9 == 4 ? -100 : (int32_t)((state >> 40) % vocab);
     }
 }
 
@@ -150,10 +151,9 @@ static void one_step(struct job *job, int step, bool whole, struct outcome *out)
         bool together = step % 2 == 0;
         for (int32_t i = 0; i < workload.accumulation; i++) {
             bool last = i == workload.accumulation - 1;
-            assert_ok(mf_executor_forward_backward(job->executor, tokens + i * rows,
-                                                   labels + i * rows,
-                                                   last && together ? &adam : NULL, &micro,
-                                                   &update));
+            assert_ok(
+                mf_executor_forward_backward(job->executor, tokens + i * rows, labels + i * rows,
+                                             last && together ? &adam : NULL, &micro, &update));
         }
         if (!together) {
             assert_ok(mf_executor_update(job->executor, &adam, &update));
@@ -204,8 +204,7 @@ static void compare(const struct mf_model *model, const struct mf_plan *plan, ui
 {
     bool same = memcmp(reference->loss, found->loss, sizeof(found->loss)) == 0 &&
                 memcmp(reference->norm, found->norm, sizeof(found->norm)) == 0 &&
-                memcmp(reference->parameters, found->parameters,
-                       found->count * sizeof(float)) == 0;
+                memcmp(reference->parameters, found->parameters, found->count * sizeof(float)) == 0;
     if (!same) {
         print_message("plan of seed %llu differs:\n", (unsigned long long)seed);
         explain(model, plan);

@@ -68,8 +68,7 @@ static void open_fixture(const char *family, uint64_t plan_seed, struct fixture 
     assert_ok(mf_model_from_config(config, family, 8192, &out->model));
     json_decref(config);
     assert_int_equal(out->model.vocab, VOCAB);
-    assert_ok(
-        mf_safetensors_open(harness_path(folder, "reference.safetensors"), &out->reference));
+    assert_ok(mf_safetensors_open(harness_path(folder, "reference.safetensors"), &out->reference));
     assert_ok(mf_weights_open(&out->model, folder, &out->weights));
     const struct mf_safetensors_tensor *ids = mf_safetensors_find(out->reference, "input_ids");
     out->workload = (struct mf_workload){
@@ -165,8 +164,8 @@ static void compare_tensor(const struct fixture *fixture, int32_t index, int par
             int64_t at = part == MF_WEIGHTS_PART_WEIGHT
                              ? mf_weights_layout_offset(unit, row, column)
                              : mf_weights_layout_bias_offset(unit, row);
-            int64_t stored = tensor->transposed ? column * unit->rows + row
-                                                : row * columns + column;
+            int64_t stored =
+                tensor->transposed ? column * unit->rows + row : row * columns + column;
             double base = start == NULL ? 0 : (double)start[at];
             add(sum, (double)elements[at] * scale - base, (double)wanted[stored] - base);
         }
@@ -240,8 +239,8 @@ static void compare_training(struct fixture *fixture, const char *family)
     read_tensor(fixture->reference, "step_norm", norms);
     for (int step = 0; step < STEPS; step++) {
         struct mf_update_result update;
-        assert_ok(mf_executor_run(fixture->executor, fixture->tokens, fixture->labels, &adam,
-                                  &update));
+        assert_ok(
+            mf_executor_run(fixture->executor, fixture->tokens, fixture->labels, &adam, &update));
         double loss = update.loss_sum / (double)update.token_count;
         worst_loss = fmax(worst_loss, fabs(loss - (double)losses[step]));
         worst_norm = fmax(worst_norm, fabs(update.norm / (double)norms[step] - 1));
@@ -273,8 +272,7 @@ static void compare_family(const char *family, uint64_t plan_seed)
     for (int micro = 0; micro < 2; micro++) {
         struct mf_micro_result result;
         assert_ok(mf_executor_forward_backward(fixture.executor, fixture.tokens + micro * rows,
-                                               fixture.labels + micro * rows, NULL, &result,
-                                               NULL));
+                                               fixture.labels + micro * rows, NULL, &result, NULL));
         token_count += result.token_count;
         loss += result.loss_sum;
         wanted += (double)loss_sums[micro];
@@ -316,8 +314,8 @@ static void both_spellings_of_a_config_are_one_model(void **state)
         static const char *const names[] = {"config.json", "config.v4.json"};
         for (int j = 0; j < 2; j++) {
             json_t *config = NULL;
-            assert_ok(mf_json_load(harness_path(folder_of(families[i]), names[j]), 1 << 20,
-                                   &config));
+            assert_ok(
+                mf_json_load(harness_path(folder_of(families[i]), names[j]), 1 << 20, &config));
             assert_ok(mf_model_from_config(config, families[i], 0, &models[j]));
             json_decref(config);
         }
