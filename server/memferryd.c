@@ -33,7 +33,15 @@ struct daemon {
     struct mf_health *health;
     struct mf_reflection *reflection;
     char bound[MF_ADDRESS_TEXT_MAX];
+    bool force; /* set before draining begins */
 };
+
+/* Jobs would otherwise run on, and their streams keep the drain waiting. */
+static void on_drain(void *context)
+{
+    const struct daemon *daemon = context;
+    mf_session_table_stop(daemon->service.sessions, daemon->force);
+}
 
 /* A Shutdown call is a signal to ourselves: one way to end. */
 static void request_shutdown(struct mf_service *service, bool force)
@@ -62,6 +70,7 @@ static enum mf_status open_rpc(struct daemon *daemon)
     daemon->health = mf_health_open(service->rpc);
     MF_TRY(mf_reflection_open(service->rpc, mf_descriptors, mf_descriptors_bytes,
                               &daemon->reflection));
+    mf_rpc_server_on_drain(service->rpc, on_drain, daemon);
     mf_service_table_add(service, service->rpc);
     MF_TRY(mf_rpc_server_start(service->rpc));
     service->address = daemon->bound; /* before the first call can come */
@@ -94,10 +103,10 @@ static void close_all(struct daemon *daemon, bool force)
 {
     struct mf_service *service = &daemon->service;
     struct mf_error error = *mf_status_error();
+    mf_rpc_server_close(service->rpc); /* no handler runs any more */
     if (service->sessions != NULL) {
         mf_session_table_close(service->sessions, force);
     }
-    mf_rpc_server_close(service->rpc);
     mf_health_close(daemon->health);
     mf_reflection_close(daemon->reflection);
     mf_unit_times_close(service->unit_times);
@@ -141,6 +150,7 @@ static void run(struct daemon *daemon, const sigset_t *signals)
     if (pthread_create(&thread, NULL, wait_for_second, &watcher) == 0) {
         (void)pthread_detach(thread);
     }
+    daemon->force = force;
     mf_rpc_server_drain(daemon->service.rpc, force ? 0 : GRACE_MS);
     close_all(daemon, force);
     mf_log_info("ended");

@@ -382,7 +382,7 @@ enum mf_status mf_session_table_open(struct mf_service *service, struct mf_sessi
     return MF_STATUS_OK;
 }
 
-void mf_session_table_close(struct mf_session_table *table, bool force)
+void mf_session_table_stop(struct mf_session_table *table, bool force)
 {
     pthread_mutex_lock(&table->lock);
     table->closing = true;
@@ -390,6 +390,13 @@ void mf_session_table_close(struct mf_session_table *table, bool force)
     for (int32_t i = 0; i < table->count; i++) {
         mf_session_stop(table->sessions[i], !force);
     }
+    pthread_mutex_unlock(&table->lock);
+}
+
+void mf_session_table_close(struct mf_session_table *table, bool force)
+{
+    mf_session_table_stop(table, force);
+    pthread_mutex_lock(&table->lock);
     while (table->count > 0) {
         pthread_cond_wait(&table->ended, &table->lock);
     }

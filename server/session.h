@@ -31,7 +31,10 @@ struct mf_session_table;
 /* Marks sessions that a previous daemon left open as lost. */
 enum mf_status mf_session_table_open(struct mf_service *service,
                                      struct mf_session_table **out) MF_MUST_USE;
-/* Ends all sessions: runs save a checkpoint at the next step unless `force`. */
+/* Refuses new sessions and asks all to end: runs save a checkpoint at the next step unless `force`.
+ * Does not wait; close does. */
+void mf_session_table_stop(struct mf_session_table *table, bool force);
+/* Stops, waits until all have ended, frees. No call may come any more. */
 void mf_session_table_close(struct mf_session_table *table, bool force);
 int32_t mf_session_table_count(struct mf_session_table *table);
 /* Bytes all sessions have reserved. */
