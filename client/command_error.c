@@ -64,6 +64,17 @@ static void print_number(const char *name, int64_t value, bool first, FILE *out)
     }
 }
 
+/* True when the text has the number already. */
+static bool said(const struct mf_error *error, size_t index)
+{
+    char text[MF_FORMAT_MAX];
+    if (strstr(error->text, mf_format_bytes(error->numbers[index].value, text)) != NULL) {
+        return true;
+    }
+    snprintf(text, sizeof(text), "%lld", (long long)error->numbers[index].value);
+    return strstr(error->text, text) != NULL;
+}
+
 static void print_way_out(const struct mf_error *error, FILE *out)
 {
     const char *side = is_reason(error, "DEVICE_MEMORY_TOO_SMALL") ? "device"
@@ -87,7 +98,7 @@ void mf_command_error_print(const struct mf_error *error, FILE *out)
     fputc('\n', out);
     bool printed = false;
     for (size_t i = 0; i < error->number_count; i++) {
-        if (error->numbers[i].value >= 0) {
+        if (error->numbers[i].value >= 0 && !said(error, i)) {
             print_number(error->numbers[i].name, error->numbers[i].value, !printed, out);
             printed = true;
         }

@@ -77,12 +77,47 @@ static enum mf_status get_session(struct mf_command_context *context, const char
     return MF_STATUS_OK;
 }
 
+/* A session that has ended, which the daemon remembers only in its list. */
+static enum mf_status show_past(struct mf_command_context *context, const char *id)
+{
+    Memferry__V1__ListSessionsRequest request = MEMFERRY__V1__LIST_SESSIONS_REQUEST__INIT;
+    Memferry__V1__ListSessionsResponse *list = NULL;
+    const Memferry__V1__Session *found = NULL;
+    size_t count = 0;
+    request.past = true;
+    MF_TRY(mf_command_call(context, TRAINING, "ListSessions", &request.base,
+                           MF_LIBRARY_CALL_SHORT_MS, (ProtobufCMessage **)&list));
+    for (size_t i = 0; i < list->n_sessions; i++) {
+        if (strncmp(list->sessions[i]->id, id, strlen(id)) == 0) {
+            found = list->sessions[i];
+            count++;
+        }
+    }
+    if (count == 1 && context->json) {
+        mf_command_print_json(context,
+                              json_pack("{s:o}", "session", mf_library_json_encode(&found->base)));
+    } else if (count == 1) {
+        mf_render_session(&context->render, found);
+    }
+    mf_wire_free(list);
+    if (count == 1) {
+        return MF_STATUS_OK;
+    }
+    return mf_status_set(MF_STATUS_NOT_FOUND,
+                         "%s session begins with \"%s\" (memferry ls sessions)",
+                         count == 0 ? "no" : "more than one", id);
+}
+
 static enum mf_status show_session(struct mf_command_context *context, const char *id,
                                    struct options *options)
 {
     Memferry__V1__GetSessionResponse *answer = NULL;
     (void)options;
-    MF_TRY(get_session(context, id, &answer));
+    enum mf_status status = get_session(context, id, &answer);
+    if (status == MF_STATUS_NOT_FOUND) {
+        return show_past(context, id);
+    }
+    MF_TRY(status);
     if (context->json) {
         mf_command_print_json(context, mf_library_json_encode(&answer->base));
     } else {

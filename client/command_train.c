@@ -121,11 +121,13 @@ static void print_line(struct job *job, const char *name, const char *text)
 
 static void on_session(struct job *job, const Memferry__V1__Session *session)
 {
+    char known[MF_NAME_MAX];
+    bool again = job_id(job, known) && strcmp(known, session->id) == 0;
     pthread_mutex_lock(&job->lock);
     snprintf(job->session_id, sizeof(job->session_id), "%s", session->id);
     pthread_mutex_unlock(&job->lock);
     job->predicted_ms = session->predicted_step_ms;
-    if (job->detach) {
+    if (job->detach && !again) {
         print_line(job, "", session->id);
         if (!job->context->quiet) {
             fprintf(stderr, "the job runs in the daemon; memferry watch %s follows it\n",
@@ -135,7 +137,7 @@ static void on_session(struct job *job, const Memferry__V1__Session *session)
         mf_channel_stream_cancel(job->stream.stream);
         return;
     }
-    if (job->context->json) {
+    if (job->context->json || again) {
         return;
     }
     print_line(job, "session ", session->id);

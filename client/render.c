@@ -7,6 +7,8 @@
 #include <string.h>
 
 #define FACT_WIDTH 11
+#define WRAP_WIDTH 100 /* of text that goes to no terminal */
+#define WRAP_MIN 40
 
 const char *mf_render_ms(double ns, char out[static MF_FORMAT_MAX])
 {
@@ -19,6 +21,15 @@ const char *mf_render_ms(double ns, char out[static MF_FORMAT_MAX])
         snprintf(out, MF_FORMAT_MAX, "%.2f", ms);
     }
     return out;
+}
+
+const char *mf_render_time(double ns, char out[static MF_FORMAT_MAX])
+{
+    if (ns == 0) {
+        snprintf(out, MF_FORMAT_MAX, "0");
+        return out;
+    }
+    return mf_format_ns(ns, out);
 }
 
 const char *mf_render_age(double seconds, char out[static MF_FORMAT_MAX])
@@ -104,4 +115,27 @@ void mf_render_heading(const struct mf_render *render, const char *format, ...)
     print_formatted(render, format, arguments);
     va_end(arguments);
     fprintf(render->out, "%s\n", mf_render_tone_end(render));
+}
+
+void mf_render_wrapped(const struct mf_render *render, int indent, const char *text)
+{
+    int width = (render->width > 0 ? render->width : WRAP_WIDTH) - indent;
+    int column = 0;
+    width = width < WRAP_MIN ? WRAP_MIN : width;
+    while (*text != '\0') {
+        size_t length = strcspn(text, " ");
+        char *word = strndup(text, length);
+        MF_ASSERT(word != NULL);
+        int characters = (int)mf_table_characters(word);
+        if (column > 0 && column + 1 + characters > width) {
+            fputc('\n', render->out);
+            column = 0;
+        }
+        fprintf(render->out, "%*s", column == 0 ? indent : 1, "");
+        mf_table_print_text(word, render->out);
+        column += characters + (column > 0);
+        free(word);
+        text += length + strspn(text + length, " ");
+    }
+    fputc('\n', render->out);
 }

@@ -34,6 +34,7 @@ struct mf_render {
 
 /* Shared forms. Each returns `out`. */
 const char *mf_render_ms(double ns, char out[static MF_FORMAT_MAX]);       /* "12.30", "" for 0 */
+const char *mf_render_time(double ns, char out[static MF_FORMAT_MAX]);     /* "12.30 ms", "0" */
 const char *mf_render_age(double seconds, char out[static MF_FORMAT_MAX]); /* "3 min" */
 const char *mf_render_rate(double bytes_per_s, char out[static MF_FORMAT_MAX]);
 const char *mf_render_percent(double share, char out[static MF_FORMAT_MAX]);
@@ -43,6 +44,8 @@ void mf_render_table(const struct mf_render *render, struct mf_table *table, con
 /* "  device     24.0 GiB": a fact below a heading. */
 void mf_render_fact(const struct mf_render *render, const char *name, const char *format, ...)
     MF_PRINTF(3, 4);
+/* `text` over several lines, each after `indent` blanks, broken between words. */
+void mf_render_wrapped(const struct mf_render *render, int indent, const char *text);
 void mf_render_heading(const struct mf_render *render, const char *format, ...) MF_PRINTF(2, 3);
 /* Escape sequences, "" without colour: of a doctor's verdict and so on. */
 enum mf_render_tone {
@@ -54,6 +57,26 @@ enum mf_render_tone {
 };
 const char *mf_render_tone_begin(const struct mf_render *render, enum mf_render_tone tone);
 const char *mf_render_tone_end(const struct mf_render *render);
+
+/* Names of units that differ only in their layer, folded into one: "layers 0-5,8: mlp.up_proj". */
+#define MF_RENDER_LAYERS_RANGES_MAX 4
+struct mf_render_layers {
+    const char *name;   /* of the first; borrowed */
+    size_t prefix;      /* bytes of it before the layer's number */
+    int layer;          /* -1: the name has none, it stands alone */
+    const char *suffix; /* behind the number */
+    int count;
+    int range_count; /* of all; those beyond the array are not written down */
+    int first[MF_RENDER_LAYERS_RANGES_MAX];
+    int last[MF_RENDER_LAYERS_RANGES_MAX];
+};
+void mf_render_layers_begin(struct mf_render_layers *layers, const char *name);
+/* The same unit, of another layer. */
+bool mf_render_layers_same(const struct mf_render_layers *layers, const char *name);
+void mf_render_layers_add(struct mf_render_layers *layers, const char *name);
+void mf_render_layers_cell(struct mf_table *table, const struct mf_render_layers *layers);
+/* The number of the layer in a unit's name, -1 when it has none. */
+int mf_render_layers_number(const char *name);
 
 /* Plans. `got` is NULL for a plan that was only shown. Rows of equal layers are folded into one
  * unless `all`. */

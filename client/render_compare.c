@@ -1,4 +1,5 @@
 /* Strategies side by side, and two plans against each other: see render.h. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/render.h"
@@ -28,6 +29,33 @@ static bool has_plan(const struct mf_render_compare_row *row)
     return row->got != NULL && row->got->plan != NULL && row->got->plan->prediction != NULL;
 }
 
+static int64_t number(const struct mf_error *error, const char *name)
+{
+    for (size_t i = 0; i < error->number_count; i++) {
+        if (strcmp(error->numbers[i].name, name) == 0) {
+            return error->numbers[i].value;
+        }
+    }
+    return 0;
+}
+
+/* Why there is no plan, short where it is a matter of memory. */
+static void failure_cell(struct mf_table *table, const struct mf_error *error)
+{
+    bool device = strcmp(error->reason, "DEVICE_MEMORY_TOO_SMALL") == 0;
+    bool host = strcmp(error->reason, "HOST_MEMORY_TOO_SMALL") == 0;
+    char needed[MF_FORMAT_MAX];
+    char available[MF_FORMAT_MAX];
+    if ((device || host) && number(error, "needed_bytes") > 0) {
+        mf_table_cell(table, "needs %s of %s memory, there is %s",
+                      mf_format_bytes(number(error, "needed_bytes"), needed),
+                      device ? "device" : "host",
+                      mf_format_bytes(number(error, "available_bytes"), available));
+    } else {
+        mf_table_cell(table, "%s", error->text);
+    }
+}
+
 void mf_render_compare(const struct mf_render *render, const struct mf_render_compare_row *rows,
                        size_t count)
 {
@@ -51,19 +79,13 @@ void mf_render_compare(const struct mf_render *render, const struct mf_render_co
             continue;
         }
         mf_table_cell(&table, "-");
-        for (size_t k = 2; k < table.column_count; k++) {
+        for (size_t k = 2; k + 1 < table.column_count; k++) {
             mf_table_cell(&table, "%s", "");
         }
+        failure_cell(&table, &rows[i].error);
     }
     mf_render_table(render, &table, "");
     mf_table_reset(&table);
-    for (size_t i = 0; i < count; i++) {
-        if (!has_plan(&rows[i])) {
-            fprintf(render->out, "%s: ", MF_RENDER_ENUM(strategy, rows[i].strategy, name));
-            mf_table_print_text(rows[i].error.text, render->out);
-            fputc('\n', render->out);
-        }
-    }
 }
 
 /* The unit of that name in `plan`, looked for from `at` on first: plans of one model have the same
@@ -124,13 +146,47 @@ static size_t each_difference(const Memferry__V1__Plan *a, const Memferry__V1__P
     return count;
 }
 
-static void difference_row(void *context, const char *name, const Memferry__V1__UnitPlan *left,
-                           const Memferry__V1__UnitPlan *right)
+/* One row of the difference: units of equal layers whose decisions differ in the same way. */
+struct difference {
+    const Memferry__V1__UnitPlan *left;
+    const Memferry__V1__UnitPlan *right;
+    struct mf_render_layers layers;
+};
+
+struct differences {
+    struct difference *rows;
+    size_t count;
+};
+
+static bool both_alike(const Memferry__V1__UnitPlan *a, const Memferry__V1__UnitPlan *b)
+{
+    return (a == NULL && b == NULL) || decided_alike(a, b);
+}
+
+static void collect_difference(void *context, const char *name, const Memferry__V1__UnitPlan *left,
+                               const Memferry__V1__UnitPlan *right)
+{
+    struct differences *all = context;
+    for (size_t i = 0; i < all->count; i++) {
+        struct difference *row = &all->rows[i];
+        if (mf_render_layers_same(&row->layers, name) && both_alike(row->left, left) &&
+            both_alike(row->right, right)) {
+            mf_render_layers_add(&row->layers, name);
+            return;
+        }
+    }
+    struct difference *row = &all->rows[all->count++];
+    row->left = left;
+    row->right = right;
+    mf_render_layers_begin(&row->layers, name);
+}
+
+static void difference_cells(struct mf_table *table, const struct difference *row)
 {
     char text[4 * MF_LIBRARY_JSON_ENUM_MAX];
-    mf_table_cell(context, "%s", name);
-    mf_table_cell(context, "%s", decisions(left, text, sizeof(text)));
-    mf_table_cell(context, "%s", decisions(right, text, sizeof(text)));
+    mf_render_layers_cell(table, &row->layers);
+    mf_table_cell(table, "%s", decisions(row->left, text, sizeof(text)));
+    mf_table_cell(table, "%s", decisions(row->right, text, sizeof(text)));
 }
 
 /* The numbers of a prediction that a comparison shows, by their place in the message. */
@@ -174,7 +230,7 @@ static void number_cell(struct mf_table *table, size_t index, double value)
     char text[MF_FORMAT_MAX];
     mf_table_cell(table, "%s",
                   numbers[index].bytes ? mf_format_bytes((int64_t)value, text)
-                                       : mf_format_ns(value, text));
+                                       : mf_render_time(value, text));
 }
 
 static void numbers_table(const struct mf_render *render, const Memferry__V1__Plan *a,
@@ -235,11 +291,17 @@ void mf_render_compare_diff(const struct mf_render *render, const Memferry__V1__
         {right, MF_TABLE_LEFT}};
     struct mf_table table;
     mf_table_init(&table, units, 3);
-    size_t count = each_difference(a, b, difference_row, &table);
+    struct differences all = {.rows = calloc(a->n_units + b->n_units + 1, sizeof(*all.rows))};
+    MF_ASSERT(all.rows != NULL);
+    size_t count = each_difference(a, b, collect_difference, &all);
+    for (size_t i = 0; i < all.count; i++) {
+        difference_cells(&table, &all.rows[i]);
+    }
     if (count > 0) {
         mf_render_table(render, &table, "");
     }
     mf_table_reset(&table);
+    free(all.rows);
     fprintf(render->out, "%zu unit%s held differently\n", count, count == 1 ? " is" : "s are");
     if (activation_differences(a, b) > 0) {
         mf_render_heading(render, "activations of %s:", left);

@@ -85,9 +85,7 @@ void mf_render_daemon_doctor(const struct mf_render *render,
         mf_table_print_text(check->value, render->out);
         fputc('\n', render->out);
         if (check->meaning[0] != '\0') {
-            fprintf(render->out, "%*s", (int)name_width + 8, "");
-            mf_table_print_text(check->meaning, render->out);
-            fputc('\n', render->out);
+            mf_render_wrapped(render, (int)name_width + 8, check->meaning);
         }
     }
 }

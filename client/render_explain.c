@@ -15,8 +15,8 @@ static void unit_heading(const struct mf_render *render, const Memferry__V1__Uni
     }
     char a[MF_FORMAT_MAX], b[MF_FORMAT_MAX], c[MF_FORMAT_MAX], d[MF_FORMAT_MAX];
     mf_render_fact(render, "busy", "compute %s, h2d %s, d2h %s, cpu %s in one optimizer step",
-                   mf_format_ns(unit->compute_ns, a), mf_format_ns(unit->h2d_ns, b),
-                   mf_format_ns(unit->d2h_ns, c), mf_format_ns(unit->cpu_ns, d));
+                   mf_render_time(unit->compute_ns, a), mf_render_time(unit->h2d_ns, b),
+                   mf_render_time(unit->d2h_ns, c), mf_render_time(unit->cpu_ns, d));
 }
 
 /* "+3.2%": against the step of the chosen alternative. */
@@ -52,7 +52,7 @@ void mf_render_explain(const struct mf_render *render,
         mf_table_cell(&table, "%s", MF_RENDER_ENUM(weight_backward, row->backward, text));
         mf_table_cell(&table, "%s", MF_RENDER_ENUM(gradient, row->gradient, text));
         mf_table_cell(&table, "%s", MF_RENDER_ENUM(optimizer, row->optimizer, text));
-        mf_table_cell(&table, "%s", mf_format_ns(row->step_ns, text));
+        mf_table_cell(&table, "%s", mf_render_time(row->step_ns, text));
         change_cell(&table, row->step_ns, chosen_ns);
         mf_table_cell(&table, "%s", mf_format_bytes(row->device_peak_bytes, text));
         mf_table_cell(&table, "%s", mf_format_bytes(row->host_peak_bytes, text));

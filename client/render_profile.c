@@ -1,10 +1,28 @@
 /* A profile for people: see render.h. */
+#include <string.h>
+
 #include "client/render.h"
 
 static void microseconds(struct mf_table *table, double ns)
 {
     double us = ns / 1e3;
     mf_table_cell(table, "%.*f", us >= 100 ? 0 : us >= 10 ? 1 : 2, us);
+}
+
+/* Bytes or operations a second of the kernels whose shape tells them. */
+static void rate_cell(struct mf_table *table, const Memferry__V1__Measurement *row)
+{
+    bool product = strncmp(row->kernel, "linear_", 7) == 0;
+    if (row->median_ns <= 0) {
+        mf_table_cell(table, "%s", "");
+    } else if (strcmp(row->kernel, "copy") == 0) {
+        mf_table_cell(table, "%.1f GB/s", (double)row->n / row->median_ns);
+    } else if (product) {
+        double operations = 2.0 * (double)row->rows * (double)row->n * (double)row->k;
+        mf_table_cell(table, "%.3g TFLOP/s", operations / row->median_ns / 1e3);
+    } else {
+        mf_table_cell(table, "%s", "");
+    }
 }
 
 static void rows(struct mf_table *table, const Memferry__V1__Profile *profile)
@@ -21,6 +39,7 @@ static void rows(struct mf_table *table, const Memferry__V1__Profile *profile)
         mf_table_cell(table, "%.1f%%",
                       row->median_ns > 0 ? 100 * row->spread_ns / row->median_ns : 0.0);
         mf_table_cell(table, "%d", row->samples);
+        rate_cell(table, row);
         mf_table_cell(table, "%s", row->units);
     }
 }
@@ -31,7 +50,7 @@ void mf_render_profile(const struct mf_render *render, const Memferry__V1__Profi
         {"kernel", MF_TABLE_LEFT},     {"lane", MF_TABLE_LEFT},    {"placement", MF_TABLE_LEFT},
         {"tokens", MF_TABLE_RIGHT},    {"n", MF_TABLE_RIGHT},      {"k", MF_TABLE_RIGHT},
         {"median us", MF_TABLE_RIGHT}, {"spread", MF_TABLE_RIGHT}, {"samples", MF_TABLE_RIGHT},
-        {"units", MF_TABLE_LEFT}};
+        {"rate", MF_TABLE_RIGHT},      {"units", MF_TABLE_LEFT}};
     char text[MF_FORMAT_MAX];
     mf_render_heading(render, "profile of %s on hardware %s", profile->model_name,
                       mf_render_short(profile->hardware_fingerprint, text));

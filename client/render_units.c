@@ -1,86 +1,38 @@
-/* The unit table of a plan, equal layers folded into one row: see render.h.
- *
- * A unit's name is taken apart at its layer number: "model.layers.3.self_attn.q_proj" is unit
- * "self_attn.q_proj" of layer 3 of "model.layers". Units that differ only in the layer and have the
- * same decisions share a row; its sizes and times are their sums. */
-#include <ctype.h>
+/* The unit table of a plan: see render.h. Units that differ only in the layer and are held in the
+ * same way share a row; its sizes and times are their sums. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/render.h"
 
-#define RANGES_MAX 4 /* ranges of layers written in one row */
 #define NONE (-1)
-
-struct name_parts {
-    size_t prefix; /* bytes before the number, with the dot */
-    int layer;     /* NONE: no number */
-    const char *suffix;
-};
-
-static struct name_parts take_apart(const char *name)
-{
-    struct name_parts parts = {strlen(name), NONE, ""};
-    for (const char *at = name; at != NULL; at = strchr(at, '.')) {
-        at += at != name;
-        size_t digits = strspn(at, "0123456789");
-        if (digits > 0 && digits < 7 && at != name && at[digits] == '.') {
-            parts.prefix = (size_t)(at - name);
-            parts.layer = (int)strtol(at, NULL, 10);
-            parts.suffix = at + digits + 1;
-            break;
-        }
-    }
-    return parts;
-}
 
 struct row {
     const Memferry__V1__UnitPlan *first;
-    struct name_parts parts;
-    int count;
-    int layers[3 * RANGES_MAX]; /* pairs first, last */
-    int range_count;            /* of all, also those that were not written down */
+    struct mf_render_layers layers;
     bool why_differs;
     int64_t weight_bytes;
     double compute_ns, h2d_ns, d2h_ns, cpu_ns;
 };
 
 /* Same unit of another layer, held in the same way. */
-static bool same(const struct row *row, const Memferry__V1__UnitPlan *unit,
-                 const struct name_parts *parts)
+static bool same(const struct row *row, const Memferry__V1__UnitPlan *unit)
 {
     const Memferry__V1__UnitPlan *first = row->first;
-    return parts->layer != NONE && row->parts.layer != NONE && parts->prefix == row->parts.prefix &&
-           strncmp(first->name, unit->name, parts->prefix) == 0 &&
-           strcmp(parts->suffix, row->parts.suffix) == 0 && first->rows == unit->rows &&
+    return mf_render_layers_same(&row->layers, unit->name) && first->rows == unit->rows &&
            first->columns == unit->columns && first->forward == unit->forward &&
            first->backward == unit->backward && first->gradient == unit->gradient &&
            first->optimizer == unit->optimizer && first->pinned == unit->pinned;
 }
 
-static void add_layer(struct row *row, int layer)
+static void add_unit(struct row *row, const Memferry__V1__UnitPlan *unit)
 {
-    int last = row->range_count - 1;
-    if (last >= 0 && last < RANGES_MAX && row->layers[2 * last + 1] == layer - 1) {
-        row->layers[2 * last + 1] = layer;
-        return;
-    }
-    row->range_count++;
-    if (row->range_count <= RANGES_MAX) {
-        row->layers[2 * last + 2] = row->layers[2 * last + 3] = layer;
-    }
-}
-
-static void add_unit(struct row *row, const Memferry__V1__UnitPlan *unit,
-                     const struct name_parts *parts)
-{
-    if (row->count == 0) {
+    if (row->first == NULL) {
         row->first = unit;
-        row->parts = *parts;
-    }
-    row->count++;
-    if (parts->layer != NONE) {
-        add_layer(row, parts->layer);
+        mf_render_layers_begin(&row->layers, unit->name);
+    } else {
+        mf_render_layers_add(&row->layers, unit->name);
     }
     row->why_differs |= strcmp(row->first->why, unit->why) != 0;
     row->weight_bytes += unit->weight_bytes;
@@ -95,36 +47,14 @@ static size_t fold(const Memferry__V1__Plan *plan, bool all, struct row *rows)
     size_t count = 0;
     for (size_t i = 0; i < plan->n_units; i++) {
         const Memferry__V1__UnitPlan *unit = plan->units[i];
-        struct name_parts parts = take_apart(unit->name);
         size_t at = all ? count : 0;
-        while (at < count && !same(&rows[at], unit, &parts)) {
+        while (at < count && !same(&rows[at], unit)) {
             at++;
         }
         count += at == count;
-        add_unit(&rows[at], unit, &parts);
+        add_unit(&rows[at], unit);
     }
     return count;
-}
-
-static void name_cell(struct mf_table *table, const struct row *row)
-{
-    if (row->count == 1) {
-        mf_table_cell(table, "%s", row->first->name);
-        return;
-    }
-    char text[RANGES_MAX * 20 + 8] = "";
-    size_t length = 0;
-    for (int i = 0; i < row->range_count && i < RANGES_MAX; i++) {
-        int first = row->layers[2 * i];
-        int last = row->layers[2 * i + 1];
-        int wrote = first == last ? snprintf(text + length, sizeof(text) - length, "%s%d",
-                                             i ? "," : "", first)
-                                  : snprintf(text + length, sizeof(text) - length, "%s%d-%d",
-                                             i ? "," : "", first, last);
-        length += (size_t)wrote;
-    }
-    mf_table_cell(table, "layers %s%s: %s", text, row->range_count > RANGES_MAX ? ",..." : "",
-                  row->parts.suffix);
 }
 
 static void numbers(struct mf_table *table, const double *ns)
@@ -151,8 +81,8 @@ static void row_cells(struct mf_table *table, const struct row *row)
     const Memferry__V1__UnitPlan *unit = row->first;
     char text[MF_LIBRARY_JSON_ENUM_MAX];
     char bytes[MF_FORMAT_MAX];
-    name_cell(table, row);
-    mf_table_cell(table, "%d", row->count);
+    mf_render_layers_cell(table, &row->layers);
+    mf_table_cell(table, "%d", row->layers.count);
     mf_table_cell(table, "%s",
                   row->weight_bytes > 0 ? mf_format_bytes(row->weight_bytes, bytes) : "");
     mf_table_cell(table, "%s", MF_RENDER_ENUM(weight_forward, unit->forward, text));
@@ -161,6 +91,35 @@ static void row_cells(struct mf_table *table, const struct row *row)
     mf_table_cell(table, "%s", MF_RENDER_ENUM(optimizer, unit->optimizer, text));
     numbers(table, (double[]){row->compute_ns, row->h2d_ns, row->d2h_ns, row->cpu_ns});
     why_cell(table, row);
+}
+
+static void sum_cells(struct mf_table *table, const char *name, const struct row *row)
+{
+    char bytes[MF_FORMAT_MAX];
+    bool units = row->layers.count > 0;
+    mf_table_cell(table, "%s", name);
+    mf_table_cell(table, units ? "%d" : "", row->layers.count);
+    mf_table_cell(table, "%s", units ? mf_format_bytes(row->weight_bytes, bytes) : "");
+    for (int i = 0; i < 4; i++) {
+        mf_table_cell(table, "%s", "");
+    }
+    numbers(table, (double[]){row->compute_ns, row->h2d_ns, row->d2h_ns, row->cpu_ns});
+    mf_table_cell(table, "%s", "");
+}
+
+/* What the lanes do that belongs to no unit, so that the totals are those of the step. */
+static void other_work(struct mf_table *table, struct row *total,
+                       const Memferry__V1__Prediction *predicted)
+{
+    struct row other = {.compute_ns = fmax(predicted->compute_busy_ns - total->compute_ns, 0),
+                        .h2d_ns = fmax(predicted->h2d_busy_ns - total->h2d_ns, 0),
+                        .d2h_ns = fmax(predicted->d2h_busy_ns - total->d2h_ns, 0),
+                        .cpu_ns = fmax(predicted->cpu_busy_ns - total->cpu_ns, 0)};
+    total->compute_ns += other.compute_ns;
+    total->h2d_ns += other.h2d_ns;
+    total->d2h_ns += other.d2h_ns;
+    total->cpu_ns += other.cpu_ns;
+    sum_cells(table, "(attention, activations)", &other);
 }
 
 void mf_render_units(const struct mf_render *render, const Memferry__V1__Plan *plan, bool all)
@@ -180,22 +139,17 @@ void mf_render_units(const struct mf_render *render, const Memferry__V1__Plan *p
     struct row total = {0};
     for (size_t i = 0; i < count; i++) {
         row_cells(&table, &rows[i]);
-        total.count += rows[i].count;
+        total.layers.count += rows[i].layers.count;
         total.weight_bytes += rows[i].weight_bytes;
         total.compute_ns += rows[i].compute_ns;
         total.h2d_ns += rows[i].h2d_ns;
         total.d2h_ns += rows[i].d2h_ns;
         total.cpu_ns += rows[i].cpu_ns;
     }
-    char bytes[MF_FORMAT_MAX];
-    mf_table_cell(&table, "total");
-    mf_table_cell(&table, "%d", total.count);
-    mf_table_cell(&table, "%s", mf_format_bytes(total.weight_bytes, bytes));
-    for (int i = 0; i < 4; i++) {
-        mf_table_cell(&table, "%s", "");
+    if (plan->prediction != NULL) {
+        other_work(&table, &total, plan->prediction);
     }
-    numbers(&table, (double[]){total.compute_ns, total.h2d_ns, total.d2h_ns, total.cpu_ns});
-    mf_table_cell(&table, "%s", "");
+    sum_cells(&table, "total", &total);
     mf_render_table(render, &table, "");
     mf_table_reset(&table);
     free(rows);
@@ -206,7 +160,7 @@ static int block_layer(const Memferry__V1__Plan *plan, int block)
 {
     for (size_t i = 0; i < plan->n_units; i++) {
         if (plan->units[i]->block == block) {
-            return take_apart(plan->units[i]->name).layer;
+            return mf_render_layers_number(plan->units[i]->name);
         }
     }
     return NONE;
