@@ -36,22 +36,38 @@ static double progress(const struct mf_schedule *schedule, int64_t step, int64_t
                                                         : (double)(step - from) / (double)length;
 }
 
+static double half_cosine(double done)
+{
+    return 0.5 * (1 + cos(M_PI * done));
+}
+
+/* How much of the warm-up is done, 0..1. */
+static double warmup(const struct mf_schedule *schedule, int64_t step)
+{
+    double steps = (double)schedule->warmup_steps;
+    return schedule->log_warmup && schedule->warmup_steps > 1 ? log((double)step + 1) / log(steps)
+                                                              : (double)step / steps;
+}
+
 double mf_schedule_lr(const struct mf_schedule *schedule, int64_t step)
 {
-    if (step < schedule->warmup_steps) {
-        double done = (double)step / (double)schedule->warmup_steps;
-        return schedule->peak * (schedule->start + (1 - schedule->start) * done);
+    int64_t from = schedule->warmup_steps;
+    if (step < from) {
+        return schedule->peak * (schedule->start + (1 - schedule->start) * warmup(schedule, step));
     }
     double share = 1;
     switch (schedule->kind) {
     case MF_SCHEDULE_LINEAR:
-        share = 1 - progress(schedule, step, schedule->warmup_steps);
+        share = 1 - progress(schedule, step, from);
         break;
     case MF_SCHEDULE_COSINE:
-        share = 0.5 * (1 + cos(M_PI * progress(schedule, step, schedule->warmup_steps)));
+        share = half_cosine(progress(schedule, step, from));
         break;
     case MF_SCHEDULE_WSD:
         share = 1 - progress(schedule, step, schedule->total_steps - schedule->decay_steps);
+        break;
+    case MF_SCHEDULE_WARMUP_COSINE:
+        share = half_cosine(progress(schedule, step + 1, from));
         break;
     case MF_SCHEDULE_CONSTANT:
     case MF_SCHEDULE_COUNT:

@@ -1,202 +1,246 @@
-/* The keys of a run config that are DeepSpeed's: see docs/RUNS.md for the mapping. */
-#include "server/run_config_internal.h"
-
+/* DeepSpeed's keys that mean the same here: see run_config_internal.h and docs/RUNS.md. */
 #include <string.h>
 #include <strings.h>
 
 #include "core/json.h"
 #include "core/limits.h"
+#include "server/run_config_internal.h"
 
-static bool is_auto(const json_t *object, const char *key)
+#define WHERE "run config"
+#define AT MF_RUN_CONFIG_AT
+/* What Transformers puts where a DeepSpeed config says "auto". */
+#define AUTO_LR 5e-5
+#define AUTO_CLIP 1.0
+
+struct batch {
+    int64_t total, micro, accumulation; /* 0 = not said */
+};
+
+static enum mf_status read_count(json_t *root, const char *key, int64_t high, int64_t *out)
 {
-    const json_t *value = json_object_get(object, key);
-    return json_is_string(value) && strcmp(json_string_value(value), "auto") == 0;
+    return mf_run_config_fields_auto(root, key) ? MF_STATUS_OK
+                                                : mf_json_int(root, WHERE, key, 1, high, out);
 }
 
-static enum mf_status read_count(const json_t *root, const char *key, int64_t high, int64_t *out)
+static enum mf_status divide(int64_t total, const char *key, int64_t by, int64_t *out)
 {
-    *out = 0;
-    if (is_auto(root, key)) {
-        return MF_STATUS_OK;
+    if (total % by != 0) {
+        return mf_status_set(MF_STATUS_INVALID,
+                             "run config: train_batch_size %lld is no multiple of %s %lld",
+                             (long long)total, key, (long long)by);
     }
-    return mf_json_int(root, "run config", key, 1, high, out);
+    *out = total / by;
+    return MF_STATUS_OK;
 }
 
 /* train_batch_size = micro-batch * accumulation: any two give the third. */
-static enum mf_status read_batch(struct mf_run_config *config, const json_t *root)
+static enum mf_status complete_batch(struct mf_run_config *config, struct batch *batch)
 {
-    int64_t total = 0;
-    int64_t micro = 0;
-    int64_t accumulation = 0;
-    MF_TRY(read_count(root, "train_batch_size", (int64_t)MF_MICRO_BATCH_MAX * MF_ACCUMULATION_MAX,
-                      &total));
-    MF_TRY(read_count(root, "train_micro_batch_size_per_gpu", MF_MICRO_BATCH_MAX, &micro));
-    MF_TRY(read_count(root, "gradient_accumulation_steps", MF_ACCUMULATION_MAX, &accumulation));
-    if (micro == 0) {
-        micro = total == 0 ? 1 : accumulation == 0 ? total : total / accumulation;
+    static const char micro_key[] = "train_micro_batch_size_per_gpu";
+    static const char accumulation_key[] = "gradient_accumulation_steps";
+    if (batch->micro == 0 && batch->accumulation > 0 && batch->total > 0) {
+        MF_TRY(divide(batch->total, accumulation_key, batch->accumulation, &batch->micro));
+        mf_run_config_fields_reason(config, micro_key,
+                                    "train_batch_size %lld / gradient_accumulation_steps %lld",
+                                    (long long)batch->total, (long long)batch->accumulation);
+    } else if (batch->micro == 0) {
+        batch->micro = batch->total > 0 ? batch->total : 1;
+        mf_run_config_fields_reason(config, micro_key, "%s",
+                                    batch->total > 0 ? "all of train_batch_size" : "default");
     }
-    if (accumulation == 0) {
-        accumulation = total == 0 ? 1 : total / (micro > 0 ? micro : 1);
+    if (batch->accumulation == 0 && batch->total > 0) {
+        MF_TRY(divide(batch->total, micro_key, batch->micro, &batch->accumulation));
+        mf_run_config_fields_reason(config, accumulation_key,
+                                    "train_batch_size %lld / train_micro_batch_size_per_gpu %lld",
+                                    (long long)batch->total, (long long)batch->micro);
+    } else if (batch->accumulation == 0) {
+        batch->accumulation = 1;
+        mf_run_config_fields_reason(config, accumulation_key, "default");
     }
-    if (micro < 1 || micro > MF_MICRO_BATCH_MAX || accumulation < 1 ||
-        accumulation > MF_ACCUMULATION_MAX || (total != 0 && micro * accumulation != total)) {
+    if (batch->total == 0) {
+        mf_run_config_fields_reason(config, "train_batch_size",
+                                    "micro-batch times accumulation, on one device");
+    } else if (batch->total != batch->micro * batch->accumulation) {
         return mf_status_set(MF_STATUS_INVALID,
                              "run config: train_batch_size %lld is not "
                              "train_micro_batch_size_per_gpu %lld times "
-                             "gradient_accumulation_steps %lld: leave one of them out",
-                             (long long)total, (long long)micro, (long long)accumulation);
+                             "gradient_accumulation_steps %lld, which is %lld: leave one of them "
+                             "out",
+                             (long long)batch->total, (long long)batch->micro,
+                             (long long)batch->accumulation,
+                             (long long)(batch->micro * batch->accumulation));
     }
-    config->workload.micro_batch = (int32_t)micro;
-    config->workload.accumulation = (int32_t)accumulation;
+    if (batch->micro > MF_MICRO_BATCH_MAX || batch->accumulation > MF_ACCUMULATION_MAX) {
+        return mf_status_set(MF_STATUS_INVALID,
+                             "run config: train_batch_size %lld makes micro-batches of %lld (at "
+                             "most %d) and %lld of them a step (at most %d)",
+                             (long long)batch->total, (long long)batch->micro, MF_MICRO_BATCH_MAX,
+                             (long long)batch->accumulation, MF_ACCUMULATION_MAX);
+    }
     return MF_STATUS_OK;
 }
 
-static enum mf_status read_optimizer(struct mf_run_config *config, const json_t *root)
+static enum mf_status read_batch(struct mf_run_config *config, json_t *root)
 {
-    static const char *const keys[] = {"type", "params"};
-    static const char *const params[] = {"lr",           "betas",      "eps",
-                                         "weight_decay", "torch_adam", "adam_w_mode"};
-    const json_t *optimizer = json_object_get(root, "optimizer");
-    const char *type = "AdamW";
-    struct mf_adam *adam = &config->adam;
-    if (optimizer == NULL) {
+    struct batch batch = {0};
+    MF_TRY(read_count(root, "train_batch_size", (int64_t)MF_MICRO_BATCH_MAX * MF_ACCUMULATION_MAX,
+                      &batch.total));
+    MF_TRY(read_count(root, "train_micro_batch_size_per_gpu", MF_MICRO_BATCH_MAX, &batch.micro));
+    MF_TRY(
+        read_count(root, "gradient_accumulation_steps", MF_ACCUMULATION_MAX, &batch.accumulation));
+    MF_TRY(complete_batch(config, &batch));
+    config->workload.micro_batch = (int32_t)batch.micro;
+    config->workload.accumulation = (int32_t)batch.accumulation;
+    return MF_STATUS_OK;
+}
+
+static enum mf_status read_precision(json_t *root)
+{
+    static const char *const bf16_keys[] = {"enabled", "auto_cast", "check_grad_overflow",
+                                            "immediate_grad_update",
+                                            "bf16_master_weights_and_grads"};
+    static const char *const fp16_keys[] = {"enabled",
+                                            "auto_cast",
+                                            "loss_scale",
+                                            "hysteresis",
+                                            "initial_scale_power",
+                                            "loss_scale_window",
+                                            "min_loss_scale",
+                                            "consecutive_hysteresis",
+                                            "fp16_master_weights_and_grads"};
+    json_t *bf16 = NULL;
+    json_t *fp16 = NULL;
+    bool use_bf16 = true;
+    bool use_fp16 = false;
+    bool low_master = false;
+    MF_TRY(mf_run_config_fields_object(root, WHERE, "bf16", &bf16));
+    MF_TRY(mf_run_config_fields_object(root, WHERE, "fp16", &fp16));
+    if (bf16 != NULL) {
+        mf_run_config_fields_auto(bf16, "enabled");
+        MF_TRY(mf_json_only(bf16, "bf16", bf16_keys, MF_RUN_CONFIG_COUNT(bf16_keys)));
+        MF_TRY(mf_json_bool(bf16, "bf16", "enabled", &use_bf16));
+        MF_TRY(mf_json_bool(bf16, "bf16", "bf16_master_weights_and_grads", &low_master));
+    }
+    if (fp16 != NULL) {
+        mf_run_config_fields_auto(fp16, "enabled");
+        MF_TRY(mf_json_only(fp16, "fp16", fp16_keys, MF_RUN_CONFIG_COUNT(fp16_keys)));
+        MF_TRY(mf_json_bool(fp16, "fp16", "enabled", &use_fp16));
+    }
+    if (use_fp16 || !use_bf16 || low_master) {
+        return mf_status_set(MF_STATUS_UNSUPPORTED,
+                             "%s: memferry trains in bf16 with fp32 master weights, which needs no "
+                             "loss scale: set bf16.enabled to true and leave the rest out",
+                             use_fp16    ? "fp16.enabled is true"
+                             : !use_bf16 ? "bf16.enabled is false"
+                                         : "bf16.bf16_master_weights_and_grads is true");
+    }
+    return MF_STATUS_OK;
+}
+
+static enum mf_status read_betas(struct mf_run_config *config, json_t *params)
+{
+    if (mf_run_config_fields_auto(params, "betas") || !mf_run_config_fields_has(params, "betas")) {
         return MF_STATUS_OK;
     }
-    MF_TRY(mf_json_only(optimizer, "optimizer", keys, 2));
-    MF_TRY(mf_json_string(optimizer, "optimizer", "type", &type));
+    const json_t *betas = json_object_get(params, "betas");
+    const json_t *first = json_array_get(betas, 0);
+    const json_t *second = json_array_get(betas, 1);
+    double values[2] = {json_number_value(first), json_number_value(second)};
+    if (json_array_size(betas) != 2 || !json_is_number(first) || !json_is_number(second) ||
+        !(values[0] >= 0 && values[0] < 1 && values[1] >= 0 && values[1] < 1)) {
+        return mf_status_set(MF_STATUS_INVALID, "optimizer.params: \"betas\" must be two numbers "
+                                                "from 0 to below 1, such as [0.9, 0.999]");
+    }
+    config->adam.beta1 = values[0];
+    config->adam.beta2 = values[1];
+    return MF_STATUS_OK;
+}
+
+/* DeepSpeed's Adam decays like AdamW unless adam_w_mode is false. */
+static enum mf_status check_variant(const struct mf_run_config *config, const json_t *params,
+                                    const char *type)
+{
+    bool decoupled = true;
+    bool correction = true;
+    bool amsgrad = false;
+    bool other = false;
+    MF_TRY(mf_json_bool(params, "optimizer.params", "adam_w_mode", &decoupled));
+    MF_TRY(mf_json_bool(params, "optimizer.params", "bias_correction", &correction));
+    MF_TRY(mf_json_bool(params, "optimizer.params", "amsgrad", &amsgrad));
+    MF_TRY(mf_json_bool(params, "optimizer.params", "torch_adam", &other));
+    decoupled = decoupled || strcasecmp(type, "AdamW") == 0;
+    if (!correction || amsgrad || (!decoupled && config->adam.weight_decay > 0)) {
+        return mf_status_set(MF_STATUS_UNSUPPORTED,
+                             "optimizer.params: memferry's AdamW is PyTorch's, with bias "
+                             "correction, decoupled weight decay and without amsgrad; %s is asked "
+                             "for",
+                             amsgrad       ? "amsgrad"
+                             : !correction ? "no bias correction"
+                                           : "weight decay as an L2 term (adam_w_mode false)");
+    }
+    return MF_STATUS_OK;
+}
+
+static enum mf_status read_optimizer(struct mf_run_config *config, json_t *root)
+{
+    static const struct mf_run_config_field fields[] = {
+        {"lr", MF_RUN_CONFIG_NUMBER, AT(schedule.peak), 0, 1e6, "the highest learning rate"},
+        {"eps", MF_RUN_CONFIG_NUMBER, AT(adam.eps), 1e-30, 1, ""},
+        {"weight_decay", MF_RUN_CONFIG_NUMBER, AT(adam.weight_decay), 0, 1e6, "matrices only"},
+    };
+    static const char *const extra[] = {"betas", "torch_adam", "adam_w_mode", "amsgrad",
+                                        "bias_correction"};
+    static const char *const keys[] = {"type", "params"};
+    json_t *optimizer = NULL;
+    json_t *params = NULL;
+    const char *type = "AdamW";
+    MF_TRY(mf_run_config_fields_object(root, WHERE, "optimizer", &optimizer));
+    if (optimizer != NULL) {
+        MF_TRY(mf_json_only(optimizer, "optimizer", keys, 2));
+        MF_TRY(mf_json_require(optimizer, "optimizer", "type"));
+        MF_TRY(mf_json_string(optimizer, "optimizer", "type", &type));
+        MF_TRY(mf_run_config_fields_object(optimizer, "optimizer", "params", &params));
+    }
     if (strcasecmp(type, "AdamW") != 0 && strcasecmp(type, "Adam") != 0) {
         return mf_status_set(MF_STATUS_UNSUPPORTED,
-                             "optimizer \"%s\" is not supported: use \"AdamW\"", type);
+                             "optimizer: \"type\" must be Adam or AdamW, found \"%.60s\"", type);
     }
-    const json_t *values = json_object_get(optimizer, "params");
-    if (values == NULL) {
+    if (!mf_run_config_fields_has(params, "lr")) {
+        mf_run_config_fields_reason(config, "optimizer.params.lr", "default");
+    }
+    if (params == NULL) {
         return MF_STATUS_OK;
     }
-    MF_TRY(mf_json_only(values, "optimizer.params", params, 6));
-    if (!is_auto(values, "lr")) {
-        MF_TRY(mf_json_number(values, "optimizer.params", "lr", 0, 1e6, &config->schedule.peak));
+    MF_TRY(mf_run_config_fields_only(params, "optimizer.params", fields,
+                                     MF_RUN_CONFIG_COUNT(fields), extra,
+                                     MF_RUN_CONFIG_COUNT(extra)));
+    if (mf_run_config_fields_auto(params, "lr")) {
+        config->schedule.peak = AUTO_LR;
+        mf_run_config_fields_reason(config, "optimizer.params.lr", "auto, as in Transformers");
     }
-    MF_TRY(mf_json_number(values, "optimizer.params", "eps", 1e-30, 1, &adam->eps));
-    if (!is_auto(values, "weight_decay")) {
-        MF_TRY(mf_json_number(values, "optimizer.params", "weight_decay", 0, 1e6,
-                              &adam->weight_decay));
-    }
-    const json_t *betas = json_object_get(values, "betas");
-    if (betas != NULL) {
-        adam->beta1 = json_number_value(json_array_get(betas, 0));
-        adam->beta2 = json_number_value(json_array_get(betas, 1));
-        if (json_array_size(betas) != 2 || !(adam->beta1 >= 0 && adam->beta1 < 1) ||
-            !(adam->beta2 >= 0 && adam->beta2 < 1)) {
-            return mf_status_set(MF_STATUS_INVALID, "optimizer.params: \"betas\" must be two "
-                                                    "numbers from 0 to below 1");
-        }
-    }
-    return MF_STATUS_OK;
+    mf_run_config_fields_auto(params, "eps");
+    mf_run_config_fields_auto(params, "weight_decay");
+    MF_TRY(read_betas(config, params));
+    MF_TRY(mf_run_config_fields_read(params, "optimizer.params", fields,
+                                     MF_RUN_CONFIG_COUNT(fields), config));
+    return check_variant(config, params, type);
 }
 
-/* WarmupLR, WarmupDecayLR and WarmupCosineLR with linear warm-up. */
-static enum mf_status read_scheduler(struct mf_run_config *config, const json_t *root)
+enum mf_status mf_run_config_deepspeed_read(struct mf_run_config *config, json_t *root)
 {
-    static const char *const keys[] = {"type", "params"};
-    static const char *const params[] = {"warmup_min_lr",   "warmup_max_lr",    "warmup_num_steps",
-                                         "total_num_steps", "warmup_min_ratio", "cos_min_ratio",
-                                         "warmup_type"};
-    static const struct {
-        const char *type;
-        enum mf_schedule_kind kind;
-    } types[] = {{"WarmupLR", MF_SCHEDULE_CONSTANT},
-                 {"WarmupDecayLR", MF_SCHEDULE_LINEAR},
-                 {"WarmupCosineLR", MF_SCHEDULE_COSINE}};
-    const json_t *scheduler = json_object_get(root, "scheduler");
-    const char *type = NULL;
-    const char *warmup_type = "linear";
-    struct mf_schedule *schedule = &config->schedule;
-    double warmup_min = 0;
-    if (scheduler == NULL) {
-        return MF_STATUS_OK;
+    static const struct mf_run_config_field fields[] = {
+        {"gradient_clipping", MF_RUN_CONFIG_NUMBER, AT(adam.clip_norm), 0, 1e30,
+         "global norm; 0 = off"},
+        {"steps_per_print", MF_RUN_CONFIG_INT64, AT(steps_per_print), 1, MF_RUN_STEPS_MAX,
+         "optimizer steps"},
+    };
+    if (mf_run_config_fields_auto(root, "gradient_clipping")) {
+        config->adam.clip_norm = AUTO_CLIP;
+        mf_run_config_fields_reason(config, "gradient_clipping", "auto, as in Transformers");
     }
-    MF_TRY(mf_json_only(scheduler, "scheduler", keys, 2));
-    MF_TRY(mf_json_require(scheduler, "scheduler", "type"));
-    MF_TRY(mf_json_string(scheduler, "scheduler", "type", &type));
-    size_t found = 0;
-    while (found < 3 && strcmp(type, types[found].type) != 0) {
-        found++;
-    }
-    if (found == 3) {
-        return mf_status_set(MF_STATUS_UNSUPPORTED,
-                             "scheduler \"%s\" is not supported: use "
-                             "WarmupLR, WarmupDecayLR or WarmupCosineLR, or "
-                             "memferry.schedule",
-                             type);
-    }
-    schedule->kind = types[found].kind;
-    const json_t *values = json_object_get(scheduler, "params");
-    if (values == NULL) {
-        return MF_STATUS_OK;
-    }
-    MF_TRY(mf_json_only(values, "scheduler.params", params, 7));
-    MF_TRY(mf_json_string(values, "scheduler.params", "warmup_type", &warmup_type));
-    if (strcmp(warmup_type, "linear") != 0) {
-        mf_run_config_warn(config, "scheduler warm-up \"%s\" is done linearly", warmup_type);
-    }
-    if (!is_auto(values, "warmup_max_lr")) {
-        MF_TRY(
-            mf_json_number(values, "scheduler.params", "warmup_max_lr", 0, 1e6, &schedule->peak));
-    }
-    MF_TRY(mf_json_number(values, "scheduler.params", "warmup_min_lr", 0, 1e6, &warmup_min));
-    schedule->start = schedule->peak > 0 ? warmup_min / schedule->peak : 0;
-    MF_TRY(mf_json_number(values, "scheduler.params", "warmup_min_ratio", 0, 1, &schedule->start));
-    MF_TRY(mf_json_number(values, "scheduler.params", "cos_min_ratio", 0, 1, &schedule->floor));
-    MF_TRY(mf_json_int(values, "scheduler.params", "warmup_num_steps", 0, 1ll << 40,
-                       &schedule->warmup_steps));
-    if (!is_auto(values, "total_num_steps")) {
-        MF_TRY(mf_json_int(values, "scheduler.params", "total_num_steps", 1, 1ll << 40,
-                           &schedule->total_steps));
-    }
-    return MF_STATUS_OK;
-}
-
-static enum mf_status read_precision(const json_t *root)
-{
-    bool bf16 = true;
-    bool fp16 = false;
-    const json_t *block = json_object_get(root, "bf16");
-    if (block != NULL && !is_auto(block, "enabled")) {
-        MF_TRY(mf_json_bool(block, "bf16", "enabled", &bf16));
-    }
-    block = json_object_get(root, "fp16");
-    if (block != NULL && !is_auto(block, "enabled")) {
-        MF_TRY(mf_json_bool(block, "fp16", "enabled", &fp16));
-    }
-    if (fp16 || !bf16) {
-        return mf_status_set(MF_STATUS_UNSUPPORTED,
-                             "memferry trains in bf16 with fp32 master weights: set bf16.enabled "
-                             "to true and leave fp16 out");
-    }
-    return MF_STATUS_OK;
-}
-
-enum mf_status mf_run_config_deepspeed(struct mf_run_config *config, const json_t *root)
-{
-    double clip = 1.0;
+    mf_run_config_fields_auto(root, "steps_per_print");
+    MF_TRY(mf_run_config_fields_read(root, WHERE, fields, MF_RUN_CONFIG_COUNT(fields), config));
     MF_TRY(read_batch(config, root));
     MF_TRY(read_precision(root));
-    MF_TRY(read_optimizer(config, root));
-    MF_TRY(read_scheduler(config, root));
-    if (!is_auto(root, "gradient_clipping")) {
-        MF_TRY(mf_json_number(root, "run config", "gradient_clipping", 0, 1e30, &clip));
-    }
-    config->adam.clip_norm = clip;
-    MF_TRY(
-        mf_json_int(root, "run config", "steps_per_print", 1, 1ll << 40, &config->logging_steps));
-    static const char *const ignored[] = {"zero_optimization", "wall_clock_breakdown",
-                                          "csv_monitor", "zero_allow_untested_optimizer",
-                                          "prescale_gradients"};
-    for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++) {
-        if (json_object_get(root, ignored[i]) != NULL) {
-            mf_run_config_warn(config, "\"%s\" is not needed: memferry plans this by itself",
-                               ignored[i]);
-        }
-    }
-    return MF_STATUS_OK;
+    return read_optimizer(config, root);
 }

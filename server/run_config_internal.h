@@ -1,19 +1,51 @@
-/* Private to server/run_config*.c: see run_config.h. */
+/*
+ * Private to server/run_config*.c: the parts of a run config, one file each. See run_config.h.
+ *
+ * Owner: the config's arena. `root` is changed while it is read: "auto" is taken out. Thread: one.
+ * Fails: as run_config.h.
+ */
 #ifndef MF_SERVER_RUN_CONFIG_INTERNAL_H
 #define MF_SERVER_RUN_CONFIG_INTERNAL_H
 
-#include "server/run_config.h"
+#include "server/run_config_fields.h"
 
-const char *mf_run_config_path(struct mf_run_config *config, const char *base, const char *path);
-enum mf_status mf_run_config_path_list(struct mf_run_config *config, const json_t *value,
-                                       const char *where, const char *key, const char *base,
-                                       const char *const **out, int32_t *count) MF_MUST_USE;
-void mf_run_config_model(struct mf_run_config *config, const char *base, const char *name);
-const char *mf_run_config_default_output(struct mf_run_config *config, const char *home);
+/* Plain values by block; the rows are in run_config_block.c and run_config_deepspeed.c. */
+struct mf_run_config_table {
+    const struct mf_run_config_field *fields;
+    size_t count;
+};
+extern const struct mf_run_config_table mf_run_config_block_main;
+extern const struct mf_run_config_table mf_run_config_block_data;
+extern const struct mf_run_config_table mf_run_config_block_sample;
+extern const struct mf_run_config_table mf_run_config_schedule_table;
+extern const char *const mf_run_config_block_efforts[3]; /* by enum mf_effort */
 
-void mf_run_config_warn(struct mf_run_config *config, const char *format, ...) MF_PRINTF(2, 3);
-/* DeepSpeed's part: batch sizes, optimizer, scheduler, precision, zero_optimization. */
-enum mf_status mf_run_config_deepspeed(struct mf_run_config *config,
-                                       const json_t *root) MF_MUST_USE;
+/* run_config_paths.c */
+enum mf_status mf_run_config_paths_one(struct mf_run_config *config, const char *base,
+                                       const char *where, const char *path,
+                                       const char **out) MF_MUST_USE;
+enum mf_status mf_run_config_paths_list(struct mf_run_config *config, const json_t *value,
+                                        const char *where, const char *key, const char *base,
+                                        const char *const **out, int32_t *count) MF_MUST_USE;
+/* Fills model and model_kind; *shapes = a preset or a config.json, which have no weights. */
+enum mf_status mf_run_config_paths_model(struct mf_run_config *config, const char *base,
+                                         const char *name, bool *shapes) MF_MUST_USE;
+const char *mf_run_config_paths_output(struct mf_run_config *config, const char *home);
+
+/* run_config_deepspeed.c: batch sizes, optimizer, precision, and the keys without meaning here. */
+enum mf_status mf_run_config_deepspeed_read(struct mf_run_config *config, json_t *root) MF_MUST_USE;
+/* run_config_zero.c: keys of DeepSpeed's that are planned here, do not matter, or are refused. */
+enum mf_status mf_run_config_zero_read(struct mf_run_config *config, json_t *root) MF_MUST_USE;
+/* Refuses keys at the top that are nobody's. */
+enum mf_status mf_run_config_zero_only(const json_t *root) MF_MUST_USE;
+/* run_config_schedule.c: "scheduler" or "memferry"."schedule"; after steps and optimizer. */
+enum mf_status mf_run_config_schedule_read(struct mf_run_config *config, json_t *root,
+                                           const json_t *block) MF_MUST_USE;
+/* run_config_block.c: the "memferry" block without its schedule. */
+enum mf_status mf_run_config_block_read(struct mf_run_config *config, const json_t *block,
+                                        const char *base, const char *home) MF_MUST_USE;
+
+/* run_config_encode.c */
+json_t *mf_run_config_encode(const struct mf_run_config *config);
 
 #endif
