@@ -64,18 +64,39 @@ static bool pin_progress(void *context, int64_t done, int64_t total)
     return !stopping(context);
 }
 
+static enum mf_status take_given_plan(struct mf_session *session, struct mf_plan *out)
+{
+    const struct mf_model *model = &session->spec.model;
+    MF_TRY(mf_tune_find(session->table->service, session->spec.plan_id, out));
+    if (strcmp(out->model_fingerprint, model->fingerprint) != 0) {
+        return mf_status_set(MF_STATUS_INVALID, "plan %.12s is for another model (%s)", out->id,
+                             out->model_name);
+    }
+    return mf_plan_validate(out, model);
+}
+
+/* What the session is from now on, as others see it. */
+static void keep_plan(struct mf_session *session, const struct mf_plan *plan, const char *how)
+{
+    pthread_mutex_lock(&session->lock);
+    session->plan = *plan;
+    session->plan_how = how;
+    session->spec.workload = plan->workload;
+    memcpy(session->plan_id, plan->id, sizeof(session->plan_id));
+    pthread_mutex_unlock(&session->lock);
+}
+
 static enum mf_status find_plan(struct mf_session *session)
 {
-    struct mf_session_spec *spec = &session->spec;
+    const struct mf_session_spec *spec = &session->spec;
+    struct mf_tune_result result = {0};
     if (spec->plan_id != NULL && spec->plan_id[0] != '\0') {
-        MF_TRY(mf_tune_find(session->table->service, spec->plan_id, &session->plan));
-        if (strcmp(session->plan.model_fingerprint, spec->model.fingerprint) != 0) {
-            return mf_status_set(MF_STATUS_INVALID, "plan %.12s is for another model (%s)",
-                                 session->plan.id, session->plan.model_name);
+        enum mf_status status = take_given_plan(session, &result.plan);
+        if (status != MF_STATUS_OK) {
+            mf_plan_reset(&result.plan);
+            return status;
         }
-        MF_TRY(mf_plan_validate(&session->plan, &spec->model));
-        spec->workload = session->plan.workload;
-        session->plan_how = "given";
+        keep_plan(session, &result.plan, "given");
         return MF_STATUS_OK;
     }
     struct mf_tune_request request = {
@@ -90,10 +111,8 @@ static enum mf_status find_plan(struct mf_session *session)
         .cancelled = stopping,
         .context = session,
     };
-    struct mf_tune_result result;
     MF_TRY(mf_tune_plan(session->table->service, &request, &result));
-    session->plan = result.plan;
-    session->plan_how = result.how;
+    keep_plan(session, &result.plan, result.how);
     return MF_STATUS_OK;
 }
 
@@ -105,6 +124,8 @@ static enum mf_status admit_and_open(struct mf_session_job *job)
     const struct mf_plan_prediction *prediction = &session->plan.prediction;
     int64_t device_used = 0;
     int64_t host_used = 0;
+    struct mf_hardware hardware;
+    mf_tune_hardware(service, &hardware);
     mf_session_table_reserved(session->table, &device_used, &host_used);
     const struct {
         const char *what, *reason, *flag;
@@ -115,7 +136,7 @@ static enum mf_status admit_and_open(struct mf_session_job *job)
          prediction->device_peak_bytes,
          mf_device_worker_described(service->worker)->memory_bytes - device_used},
         {"host memory", "HOST_MEMORY_TOO_SMALL", "--host-memory", MF_STATUS_NO_MEMORY,
-         prediction->host_peak_bytes, service->hardware.host_bytes - host_used},
+         prediction->host_peak_bytes, hardware.host_bytes - host_used},
     };
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
         if (checks[i].needed > checks[i].available) {
@@ -144,9 +165,6 @@ enum mf_status mf_session_work_open(struct mf_session *session)
 {
     mf_session_event_progress(session, "planning", 0);
     MF_TRY(find_plan(session));
-    pthread_mutex_lock(&session->lock);
-    memcpy(session->plan_id, session->plan.id, sizeof(session->plan_id));
-    pthread_mutex_unlock(&session->lock);
     MF_TRY(mf_session_work_device(session, "reserving memory", admit_and_open, NULL));
     if (stopping(session)) {
         return mf_status_set(MF_STATUS_CANCELLED, "the session was closed while it was opened");
