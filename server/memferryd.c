@@ -17,6 +17,7 @@
 #include "server/config.h"
 #include "server/health.h"
 #include "server/notify.h"
+#include "server/plan_cache.h"
 #include "server/reflection.h"
 #include "server/rpc.h"
 #include "server/service.h"
@@ -94,6 +95,7 @@ static enum mf_status open_all(struct daemon *daemon)
     mf_startup_hardware(service);
     service->tune = mf_tune_open(service);
     service->unit_times = mf_unit_times_open();
+    service->plan_cache = mf_plan_cache_open();
     mf_startup_rates(service);
     MF_TRY(mf_session_table_open(service, &service->sessions));
     return open_rpc(daemon);
@@ -110,6 +112,7 @@ static void close_all(struct daemon *daemon, bool force)
     mf_health_close(daemon->health);
     mf_reflection_close(daemon->reflection);
     mf_unit_times_close(service->unit_times);
+    mf_plan_cache_close(service->plan_cache);
     mf_device_worker_close(service->worker);
     mf_tune_close(service->tune);
     mf_store_close(service->store);

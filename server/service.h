@@ -13,6 +13,7 @@
 #include "server/config.h"
 #include "server/device_worker.h"
 
+struct mf_plan_cache;
 struct mf_rpc_server;
 struct mf_session_table;
 struct mf_tune;
@@ -24,6 +25,7 @@ struct mf_service {
     struct mf_device_worker *worker;
     struct mf_tune *tune; /* plans being made, the profile in memory */
     struct mf_unit_times *unit_times;
+    struct mf_plan_cache *plan_cache;
     struct mf_session_table *sessions;
     struct mf_rpc_server *rpc;
     pthread_mutex_t hardware_lock; /* guards `hardware`: measuring refines its rates */

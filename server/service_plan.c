@@ -1,18 +1,19 @@
 /* PlanService: plans made, shown, listed, explained and removed. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
-#include "core/format.h"
 #include "memferry/v1/plan.pb-c.h"
-#include "planner/solve.h"
-#include "planner/work.h"
+#include "proto/wire.h"
 #include "server/convert.h"
+#include "server/plan_cache.h"
+#include "server/service_explain.h"
 #include "server/service_table.h"
 #include "server/tune.h"
-#include "server/unit_times.h"
 
-#define RING_SLOTS 4 /* of an alternative that streams in a plan that has no ring */
+#define AGE_BYTES_MAX 16 /* of a message that has only an age */
+#define RING_SLOTS 4     /* of an alternative that streams in a plan that has no ring */
 
 static bool call_cancelled(void *context)
 {
@@ -45,41 +46,95 @@ static enum mf_status make_plan(struct mf_service *service, struct mf_rpc_call *
     return status;
 }
 
-static enum mf_status get_plan(struct mf_service *service, struct mf_rpc_call *call,
-                               const void *request, struct mf_arena *arena,
-                               ProtobufCMessage **reply)
+/* Changes when the file of a Hugging Face folder does; "" for other models. */
+static const char *make_stamp(const Memferry__V1__Model *model, struct mf_arena *arena)
 {
-    const Memferry__V1__GetPlanRequest *message = request;
-    struct mf_model model;
-    Memferry__V1__GetPlanResponse *out = MF_SERVICE_TABLE_NEW(
-        arena, Memferry__V1__GetPlanResponse, MEMFERRY__V1__GET_PLAN_RESPONSE__INIT);
-    enum mf_status status = mf_convert_model(service, message->model, arena, &model, NULL);
-    if (status == MF_STATUS_OK) {
-        status = make_plan(service, call, message, &model, arena, out);
-        mf_model_reset(&model);
+    struct stat info;
+    if (model == NULL || model->source_case != MEMFERRY__V1__MODEL__SOURCE_FOLDER ||
+        stat(mf_arena_format(arena, "%s/config.json", model->folder), &info) != 0) {
+        return "";
     }
-    *reply = &out->base;
-    return status;
+    return mf_arena_format(arena, "%llu %llu %lld %lld.%09ld", (unsigned long long)info.st_dev,
+                           (unsigned long long)info.st_ino, (long long)info.st_size,
+                           (long long)info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
 }
 
-/* ---- ShowPlan ---- */
-
-static enum mf_status find(struct mf_service *service, const char *id, struct mf_plan *plan,
-                           struct mf_model *model)
+static double age_of(int64_t created_unix_s)
 {
-    MF_TRY(mf_tune_find(service, id, plan));
-    enum mf_status status = mf_tune_model(service, plan, model);
+    return (double)((int64_t)time(NULL) - created_unix_s);
+}
+
+/* An answer that is kept has no age; the message's bytes grow by that one field. */
+static bool answer_from_cache(struct mf_service *service, struct mf_rpc_call *call,
+                              const struct mf_plan_cache_key *key)
+{
+    Memferry__V1__GetPlanResponse age = MEMFERRY__V1__GET_PLAN_RESPONSE__INIT;
+    uint8_t *answer = NULL;
+    size_t bytes = 0;
+    int64_t created_unix_s = 0;
+    if (!mf_plan_cache_get(service->plan_cache, key, AGE_BYTES_MAX, &answer, &bytes,
+                           &created_unix_s)) {
+        return false;
+    }
+    age.age_seconds = age_of(created_unix_s);
+    MF_ASSERT(protobuf_c_message_get_packed_size(&age.base) <= AGE_BYTES_MAX);
+    bytes += protobuf_c_message_pack(&age.base, answer + bytes);
+    mf_rpc_call_reply(call, answer, bytes);
+    free(answer);
+    return true;
+}
+
+static enum mf_status answer_anew(struct mf_service *service, struct mf_rpc_call *call,
+                                  const Memferry__V1__GetPlanRequest *message,
+                                  const struct mf_plan_cache_key *key, struct mf_arena *arena)
+{
+    struct mf_model model;
+    size_t bytes = 0;
+    Memferry__V1__GetPlanResponse out = MEMFERRY__V1__GET_PLAN_RESPONSE__INIT;
+    MF_TRY(mf_convert_model(service, message->model, arena, &model, NULL));
+    enum mf_status status = make_plan(service, call, message, &model, arena, &out);
+    mf_model_reset(&model);
+    MF_TRY(status);
+    uint8_t *packed = mf_wire_pack(&out.base, &bytes);
+    mf_rpc_call_reply(call, packed, bytes);
+    free(packed);
+    if (strcmp(out.how, "cached") == 0) {
+        out.age_seconds = 0;
+        packed = mf_wire_pack(&out.base, &bytes);
+        mf_plan_cache_put(service->plan_cache, key, out.plan->id, out.plan->created_unix_seconds,
+                          packed, bytes);
+        free(packed);
+    }
+    return MF_STATUS_OK;
+}
+
+static void get_plan(struct mf_rpc_call *call, const uint8_t *bytes, size_t count, void *context)
+{
+    struct mf_service *service = context;
+    Memferry__V1__GetPlanRequest *request = NULL;
+    struct mf_arena arena;
+    mf_arena_init(&arena);
+    enum mf_status status = mf_wire_unpack(&memferry__v1__get_plan_request__descriptor, bytes,
+                                           count, 0, (ProtobufCMessage **)&request);
     if (status == MF_STATUS_OK) {
-        status = mf_plan_validate(plan, model);
-        if (status != MF_STATUS_OK) {
-            mf_model_reset(model);
+        const struct mf_plan_cache_key key = {
+            .request = bytes,
+            .bytes = count,
+            .generation = mf_tune_generation(service),
+            .stamp = make_stamp(request->model, &arena),
+        };
+        if (!answer_from_cache(service, call, &key)) {
+            status = answer_anew(service, call, request, &key, &arena);
         }
     }
     if (status != MF_STATUS_OK) {
-        mf_plan_reset(plan);
+        mf_rpc_call_fail(call, mf_status_error());
     }
-    return status;
+    mf_wire_free(request);
+    mf_arena_reset(&arena);
 }
+
+/* ---- ShowPlan ---- */
 
 static enum mf_status show_plan(struct mf_service *service, struct mf_rpc_call *call,
                                 const void *request, struct mf_arena *arena,
@@ -89,7 +144,7 @@ static enum mf_status show_plan(struct mf_service *service, struct mf_rpc_call *
     struct mf_plan plan;
     struct mf_model model;
     (void)call;
-    MF_TRY(find(service, message->id, &plan, &model));
+    MF_TRY(mf_tune_find_whole(service, message->id, &plan, &model));
     Memferry__V1__ShowPlanResponse *out = MF_SERVICE_TABLE_NEW(
         arena, Memferry__V1__ShowPlanResponse, MEMFERRY__V1__SHOW_PLAN_RESPONSE__INIT);
     enum mf_status status = mf_convert_plan(service, &plan, &model, arena, &out->plan);
@@ -147,7 +202,7 @@ static enum mf_status list_plans(struct mf_service *service, struct mf_rpc_call 
         plan->device_peak_bytes = record->device_peak_bytes;
         plan->host_peak_bytes = record->host_peak_bytes;
         plan->created_unix_seconds = record->created_unix_s;
-        plan->use_count = record->use_count;
+        plan->use_count = record->use_count + mf_plan_cache_uses(service->plan_cache, record->id);
         plan->current = record->planner_version == MF_PLANNER_VERSION &&
                         strcmp(record->hardware_fingerprint, fingerprint) == 0;
         out->plans[out->n_plans++] = plan;
@@ -168,6 +223,7 @@ static enum mf_status delete_plan(struct mf_service *service, struct mf_rpc_call
     memcpy(id, plan.id, sizeof(id));
     mf_plan_reset(&plan);
     MF_TRY(mf_store_plan_delete(service->store, id));
+    mf_tune_changed(service);
     Memferry__V1__DeletePlanResponse *out = MF_SERVICE_TABLE_NEW(
         arena, Memferry__V1__DeletePlanResponse, MEMFERRY__V1__DELETE_PLAN_RESPONSE__INIT);
     *reply = &out->base;
@@ -209,168 +265,9 @@ static enum mf_status list_models(struct mf_service *service, struct mf_rpc_call
     return MF_STATUS_OK;
 }
 
-/* ---- ExplainPlan ---- */
-
-struct explaining {
-    struct mf_service *service;
-    struct mf_rpc_call *call;
-    const struct mf_plan *plan;
-    const struct mf_model *model;
-    int32_t unit;
-    struct mf_hardware hardware;
-    struct mf_profile profile;
-    struct mf_arena *arena;
-    Memferry__V1__ExplainPlanResponse *out;
-};
-
-/* Gives the unit another choice; units that share its parameters follow where they must. */
-static void change(const struct explaining *explaining, int weights, int updates,
-                   struct mf_plan *plan)
-{
-    const struct mf_model *model = explaining->model;
-    int32_t owner = model->units[explaining->unit].owner;
-    bool resident = mf_work_weights[weights].forward == MF_WEIGHT_FORWARD_RESIDENT;
-    for (int32_t i = 0; i < plan->unit_count; i++) {
-        struct mf_unit_decision *unit = &plan->units[i];
-        if (model->units[i].owner != owner) {
-            continue;
-        }
-        unit->gradient = mf_work_updates[updates].gradient;
-        unit->optimizer = mf_work_updates[updates].optimizer;
-        if (i == explaining->unit || (unit->forward == MF_WEIGHT_FORWARD_RESIDENT) != resident) {
-            unit->forward = mf_work_weights[weights].forward;
-            unit->backward = mf_work_weights[weights].backward;
-        }
-    }
-    if (plan->ring_slots == 0 && !resident) {
-        plan->ring_slots = RING_SLOTS;
-    }
-}
-
-static int64_t budget(int64_t asked, int64_t there)
-{
-    return asked > 0 ? asked : there;
-}
-
-static enum mf_status add_alternative(struct explaining *explaining, int weights, int updates)
-{
-    struct mf_plan plan;
-    const struct mf_unit_decision *chosen = &explaining->plan->units[explaining->unit];
-    const struct mf_constraints *constraints = &explaining->plan->constraints;
-    MF_TRY(mf_rpc_call_check(explaining->call));
-    mf_plan_copy(explaining->plan, &plan);
-    change(explaining, weights, updates, &plan);
-    enum mf_status status = mf_plan_validate(&plan, explaining->model);
-    if (status != MF_STATUS_OK) { /* no such combination here */
-        mf_plan_reset(&plan);
-        return MF_STATUS_OK;
-    }
-    status = mf_solve_predict(explaining->model, &explaining->hardware,
-                              explaining->profile.count > 0 ? &explaining->profile : NULL, &plan);
-    if (status == MF_STATUS_OK) {
-        const struct mf_unit_decision *unit = &plan.units[explaining->unit];
-        Memferry__V1__Alternative *out = MF_SERVICE_TABLE_NEW(
-            explaining->arena, Memferry__V1__Alternative, MEMFERRY__V1__ALTERNATIVE__INIT);
-        out->forward = (Memferry__V1__WeightForward)(unit->forward + 1);
-        out->backward = (Memferry__V1__WeightBackward)(unit->backward + 1);
-        out->gradient = (Memferry__V1__Gradient)(unit->gradient + 1);
-        out->optimizer = (Memferry__V1__Optimizer)(unit->optimizer + 1);
-        out->step_ns = plan.prediction.step_ns;
-        out->device_peak_bytes = plan.prediction.device_peak_bytes;
-        out->host_peak_bytes = plan.prediction.host_peak_bytes;
-        out->fits =
-            out->device_peak_bytes <=
-                budget(constraints->device_bytes, explaining->hardware.devices[0].memory_bytes) &&
-            out->host_peak_bytes <=
-                budget(constraints->host_bytes, explaining->hardware.host_bytes);
-        out->chosen = unit->forward == chosen->forward && unit->backward == chosen->backward &&
-                      unit->gradient == chosen->gradient && unit->optimizer == chosen->optimizer;
-        explaining->out->alternatives[explaining->out->n_alternatives++] = out;
-    }
-    mf_plan_reset(&plan);
-    return status;
-}
-
-static int faster(const void *a, const void *b)
-{
-    const Memferry__V1__Alternative *left = *(Memferry__V1__Alternative *const *)a;
-    const Memferry__V1__Alternative *right = *(Memferry__V1__Alternative *const *)b;
-    if (left->step_ns != right->step_ns) {
-        return left->step_ns < right->step_ns ? -1 : 1;
-    }
-    return (int)right->chosen - (int)left->chosen; /* of equals, the chosen one first */
-}
-
-static enum mf_status explain(struct explaining *explaining)
-{
-    size_t most = (size_t)MF_WORK_WEIGHTS * MF_WORK_UPDATES;
-    Memferry__V1__ExplainPlanResponse *out = explaining->out;
-    double(*times)[MF_LANE_COUNT] =
-        mf_arena_alloc(explaining->arena, (size_t)explaining->plan->unit_count, sizeof(*times));
-    MF_TRY(mf_unit_times_get(explaining->service, explaining->plan, explaining->model, times));
-    out->unit = mf_convert_unit(explaining->plan, explaining->model, explaining->unit,
-                                times[explaining->unit], explaining->arena);
-    out->alternatives = mf_arena_alloc(explaining->arena, most, sizeof(*out->alternatives));
-    for (int weights = 0; weights < MF_WORK_WEIGHTS; weights++) {
-        for (int updates = 0; updates < MF_WORK_UPDATES; updates++) {
-            MF_TRY(add_alternative(explaining, weights, updates));
-        }
-    }
-    qsort(out->alternatives, out->n_alternatives, sizeof(Memferry__V1__Alternative *), faster);
-    return MF_STATUS_OK;
-}
-
-static enum mf_status no_such_unit(const struct mf_model *model, const char *name)
-{
-    const char **names = calloc((size_t)model->unit_count, sizeof(*names));
-    MF_ASSERT(names != NULL);
-    for (int32_t i = 0; i < model->unit_count; i++) {
-        names[i] = model->units[i].name;
-    }
-    const char *nearest = mf_format_nearest(name, names, (size_t)model->unit_count);
-    enum mf_status status =
-        mf_status_set(MF_STATUS_NOT_FOUND, "%s has no unit \"%.100s\"%s%s%s", model->name, name,
-                      nearest != NULL ? "; the nearest is \"" : "", nearest != NULL ? nearest : "",
-                      nearest != NULL ? "\"" : "");
-    free(names);
-    return status;
-}
-
-static enum mf_status explain_plan(struct mf_service *service, struct mf_rpc_call *call,
-                                   const void *request, struct mf_arena *arena,
-                                   ProtobufCMessage **reply)
-{
-    const Memferry__V1__ExplainPlanRequest *message = request;
-    struct mf_plan plan;
-    struct mf_model model;
-    MF_TRY(find(service, message->id, &plan, &model));
-    struct explaining explaining = {
-        .service = service,
-        .call = call,
-        .plan = &plan,
-        .model = &model,
-        .unit = mf_model_find_unit(&model, message->unit),
-        .arena = arena,
-        .out = MF_SERVICE_TABLE_NEW(arena, Memferry__V1__ExplainPlanResponse,
-                                    MEMFERRY__V1__EXPLAIN_PLAN_RESPONSE__INIT),
-    };
-    mf_tune_hardware(service, &explaining.hardware);
-    mf_tune_profile(service, &explaining.profile);
-    enum mf_status status =
-        explaining.unit < 0 ? no_such_unit(&model, message->unit) : explain(&explaining);
-    mf_profile_reset(&explaining.profile);
-    mf_plan_reset(&plan);
-    mf_model_reset(&model);
-    *reply = &explaining.out->base;
-    return status;
-}
-
 void mf_service_plan_add(struct mf_service *service, struct mf_rpc_server *server)
 {
     static struct mf_service_table_unary rows[] = {
-        {.path = "/memferry.v1.PlanService/GetPlan",
-         .request = &memferry__v1__get_plan_request__descriptor,
-         .answer = get_plan},
         {.path = "/memferry.v1.PlanService/ShowPlan",
          .request = &memferry__v1__show_plan_request__descriptor,
          .answer = show_plan},
@@ -382,11 +279,15 @@ void mf_service_plan_add(struct mf_service *service, struct mf_rpc_server *serve
          .answer = delete_plan},
         {.path = "/memferry.v1.PlanService/ExplainPlan",
          .request = &memferry__v1__explain_plan_request__descriptor,
-         .answer = explain_plan},
+         .answer = mf_service_explain_plan},
         {.path = "/memferry.v1.PlanService/ListModels",
          .request = &memferry__v1__list_models_request__descriptor,
          .answer = list_models},
     };
     static struct mf_rpc_method methods[sizeof(rows) / sizeof(rows[0])];
+    static struct mf_rpc_method get = {
+        .path = "/memferry.v1.PlanService/GetPlan", .kind = MF_RPC_UNARY, .handler = get_plan};
+    get.context = service;
+    mf_rpc_server_add(server, &get, 1);
     mf_service_table_unary(service, server, rows, methods, sizeof(rows) / sizeof(rows[0]));
 }

@@ -392,7 +392,7 @@ static enum mf_status delete_profile(struct mf_service *service, struct mf_rpc_c
 {
     const Memferry__V1__DeleteProfileRequest *message = request;
     (void)call;
-    MF_TRY(mf_tune_forget(service, message->hardware_fingerprint));
+    MF_TRY(mf_tune_profile_forget(service, message->hardware_fingerprint));
     Memferry__V1__DeleteProfileResponse *out = MF_SERVICE_TABLE_NEW(
         arena, Memferry__V1__DeleteProfileResponse, MEMFERRY__V1__DELETE_PROFILE_RESPONSE__INIT);
     *reply = &out->base;

@@ -1,13 +1,11 @@
 /* From a model and its constraints to a plan: see tune.h. */
 #include "server/tune.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "core/json.h"
 #include "core/log.h"
 #include "planner/solve.h"
 #include "server/machine.h"
@@ -52,101 +50,19 @@ void mf_tune_hardware(struct mf_service *service, struct mf_hardware *out)
     pthread_mutex_unlock(&service->hardware_lock);
 }
 
-void mf_tune_profile(struct mf_service *service, struct mf_profile *out)
-{
-    struct mf_tune *tune = service->tune;
-    mf_profile_init(out);
-    pthread_mutex_lock(&tune->lock);
-    for (int32_t i = 0; i < tune->profile.count; i++) {
-        mf_profile_put(out, &tune->profile.entries[i]);
-    }
-    out->measured_at_unix_s = tune->profile.measured_at_unix_s;
-    out->complete = tune->profile.complete;
-    memcpy(out->method, tune->profile.method, sizeof(out->method));
-    memcpy(out->hardware_fingerprint, tune->identity_fingerprint,
-           sizeof(out->hardware_fingerprint));
-    pthread_mutex_unlock(&tune->lock);
-}
-
 uint64_t mf_tune_generation(struct mf_service *service)
 {
     pthread_mutex_lock(&service->tune->lock);
-    uint64_t generation = service->tune->generation;
+    uint64_t generation = service->tune->plan_generation + service->tune->profile_generation;
     pthread_mutex_unlock(&service->tune->lock);
     return generation;
 }
 
-void mf_tune_learn(struct mf_service *service, const struct mf_profile *measured)
+void mf_tune_changed(struct mf_service *service)
 {
-    struct mf_tune *tune = service->tune;
-    bool cuda = strcmp(tune->identity.devices[0].kind, "cuda") == 0;
-    struct mf_profile stored = *measured; /* borrows the entries */
-    memcpy(stored.hardware_fingerprint, tune->identity_fingerprint,
-           sizeof(stored.hardware_fingerprint));
-    (void)snprintf(stored.method, sizeof(stored.method), cuda ? "CUDA events" : "host clock");
-    pthread_mutex_lock(&tune->lock);
-    for (int32_t i = 0; i < measured->count; i++) {
-        if (tune->profile.count < MF_PROFILE_ENTRIES_MAX) {
-            mf_profile_put(&tune->profile, &measured->entries[i]);
-        }
-    }
-    tune->profile.measured_at_unix_s = measured->measured_at_unix_s;
-    tune->profile.complete = measured->complete;
-    memcpy(tune->profile.method, stored.method, sizeof(stored.method));
-    tune->generation++;
-    pthread_mutex_unlock(&tune->lock);
-    if (mf_store_profile_merge(service->store, &tune->identity, &stored) != MF_STATUS_OK) {
-        mf_log_warn("measurements are not kept: %s", mf_status_text());
-    }
-}
-
-/* The one stored hardware whose fingerprint begins with `prefix`. */
-static enum mf_status find_hardware(struct mf_service *service, const char *prefix,
-                                    struct mf_arena *arena, const char **out)
-{
-    struct mf_store_profile_record *records = NULL;
-    int32_t count = 0;
-    size_t length = strlen(prefix);
-    *out = NULL;
-    if (length < 6) {
-        return mf_status_set(MF_STATUS_INVALID,
-                             "hardware_fingerprint: at least 6 digits, found \"%s\"", prefix);
-    }
-    MF_TRY(mf_store_profile_list(service->store, arena, &records, &count));
-    for (int32_t i = 0; i < count; i++) {
-        const char *fingerprint = records[i].hardware_fingerprint;
-        if (strncmp(fingerprint, prefix, length) != 0) {
-            continue;
-        }
-        if (*out != NULL && strcmp(*out, fingerprint) != 0) {
-            return mf_status_set(MF_STATUS_INVALID, "more than one profile begins with %.64s",
-                                 prefix);
-        }
-        *out = fingerprint;
-    }
-    return *out != NULL ? MF_STATUS_OK
-                        : mf_status_set(MF_STATUS_NOT_FOUND,
-                                        "no profile of hardware %.64s in the store", prefix);
-}
-
-enum mf_status mf_tune_forget(struct mf_service *service, const char *fingerprint)
-{
-    struct mf_tune *tune = service->tune;
-    struct mf_arena arena;
-    const char *full = NULL;
-    mf_arena_init(&arena);
-    enum mf_status status = find_hardware(service, fingerprint, &arena, &full);
-    if (status == MF_STATUS_OK) {
-        status = mf_store_profile_delete(service->store, full);
-    }
-    if (status == MF_STATUS_OK && strcmp(full, tune->identity_fingerprint) == 0) {
-        pthread_mutex_lock(&tune->lock);
-        mf_profile_reset(&tune->profile);
-        tune->generation++;
-        pthread_mutex_unlock(&tune->lock);
-    }
-    mf_arena_reset(&arena);
-    return status;
+    pthread_mutex_lock(&service->tune->lock);
+    service->tune->plan_generation++;
+    pthread_mutex_unlock(&service->tune->lock);
 }
 
 /* ---- keys ---- */
@@ -295,6 +211,7 @@ static void remember(struct making *making, enum mf_status solved)
     if (status != MF_STATUS_OK) {
         mf_log_warn("the plan is not kept: %s", mf_status_text());
     }
+    mf_tune_changed(making->service);
     (void)mf_status_restore(&error);
 }
 
@@ -464,92 +381,5 @@ enum mf_status mf_tune_plan(struct mf_service *service, const struct mf_tune_req
         status = make(&making);
     }
     end(service->tune, slot);
-    return status;
-}
-
-/* ---- stored plans ---- */
-
-static enum mf_status model_from_list(const json_t *config, struct mf_model *out)
-{
-    const json_t *list = json_object_get(config, "units");
-    size_t count = json_array_size(list);
-    struct mf_unit_shape *shapes = calloc(count + 1, sizeof(*shapes));
-    MF_ASSERT(shapes != NULL);
-    bool good = count > 0 && count <= MF_UNITS_MAX;
-    for (size_t i = 0; i < count && good; i++) {
-        const char *name = NULL;
-        json_int_t rows = 0;
-        json_int_t columns = 0;
-        int bias = 0;
-        good = json_unpack(json_array_get(list, i), "[s, i, I, I, b]", &name, &shapes[i].block,
-                           &rows, &columns, &bias) == 0;
-        shapes[i].name = name;
-        shapes[i].rows = rows;
-        shapes[i].columns = columns;
-        shapes[i].bias = bias != 0;
-    }
-    enum mf_status status =
-        good ? mf_model_from_units(shapes, (int32_t)count, 0, out)
-             : mf_status_set(MF_STATUS_CORRUPT, "the stored list of units is damaged");
-    free(shapes);
-    return status;
-}
-
-enum mf_status mf_tune_model(struct mf_service *service, const struct mf_plan *plan,
-                             struct mf_model *out)
-{
-    struct mf_store_model_record record;
-    struct mf_arena arena;
-    json_t *config = NULL;
-    enum mf_status status = MF_STATUS_OK;
-    *out = (struct mf_model){0};
-    mf_arena_init(&arena);
-    MF_TRY_GOTO(mf_store_model_get(service->store, plan->model_fingerprint, &arena, &record), end);
-    if (record.config == NULL) {
-        status = mf_status_set(MF_STATUS_NOT_FOUND, "the shapes of model %s are not in the store",
-                               record.name);
-        goto end;
-    }
-    MF_TRY_GOTO(mf_json_parse(record.config, strlen(record.config), "stored model", &config), end);
-    status = strcmp(record.family, "units") == 0
-                 ? model_from_list(config, out)
-                 : mf_model_from_config(config, record.name, 0, out);
-    json_decref(config);
-    if (status == MF_STATUS_OK && strcmp(out->fingerprint, plan->model_fingerprint) != 0) {
-        mf_model_reset(out);
-        status =
-            mf_status_set(MF_STATUS_CORRUPT,
-                          "the stored model %s is not the one of its fingerprint", record.name);
-    }
-end:
-    mf_arena_reset(&arena);
-    return status;
-}
-
-enum mf_status mf_tune_find(struct mf_service *service, const char *id, struct mf_plan *out)
-{
-    struct mf_store_plan_record record;
-    struct mf_arena arena;
-    json_t *json = NULL;
-    if (strlen(id) < 6 || strlen(id) >= MF_HASH_TEXT_MAX) {
-        return mf_status_set(MF_STATUS_INVALID,
-                             "a plan is named by 6 to 64 digits of its id, found \"%.80s\"", id);
-    }
-    mf_arena_init(&arena);
-    enum mf_status status = mf_store_plan_find(service->store, id, &arena, &record);
-    if (status == MF_STATUS_OK && record.json == NULL) {
-        status = mf_status_set(MF_STATUS_NOT_FOUND,
-                               "%s is a request that does not fit: it has no "
-                               "plan",
-                               id);
-    }
-    if (status == MF_STATUS_OK) {
-        status = mf_json_parse(record.json, strlen(record.json), "stored plan", &json);
-    }
-    if (status == MF_STATUS_OK) {
-        status = mf_plan_decode(json, out);
-        json_decref(json);
-    }
-    mf_arena_reset(&arena);
     return status;
 }

@@ -59,19 +59,28 @@ enum mf_status mf_tune_find(struct mf_service *service, const char *id,
                             struct mf_plan *out) MF_MUST_USE;
 
 /* The model that a stored plan is for; caller owns it. MF_STATUS_NOT_FOUND when it was removed. */
-enum mf_status mf_tune_model(struct mf_service *service, const struct mf_plan *plan,
-                             struct mf_model *out) MF_MUST_USE;
+enum mf_status mf_tune_find_model(struct mf_service *service, const struct mf_plan *plan,
+                                  struct mf_model *out) MF_MUST_USE;
+/* Both, checked against each other; the caller resets both. */
+enum mf_status mf_tune_find_whole(struct mf_service *service, const char *id, struct mf_plan *plan,
+                                  struct mf_model *model) MF_MUST_USE;
 /* A copy of the hardware as known now. */
 void mf_tune_hardware(struct mf_service *service, struct mf_hardware *out);
+/* Rises whenever a plan or a measurement changes. */
+uint64_t mf_tune_generation(struct mf_service *service);
+/* Says that a stored plan was removed. */
+void mf_tune_changed(struct mf_service *service);
+
 /* A copy of what is measured; mf_profile_reset() it. */
 void mf_tune_profile(struct mf_service *service, struct mf_profile *out);
 /* Rises whenever what is measured changes. */
-uint64_t mf_tune_generation(struct mf_service *service);
+uint64_t mf_tune_profile_generation(struct mf_service *service);
+/* Adds measurements, to the store too (where a failure is only logged). */
+void mf_tune_profile_learn(struct mf_service *service, const struct mf_profile *measured);
 /* Forgets what was measured on the hardware of that fingerprint or unique prefix. */
-enum mf_status mf_tune_forget(struct mf_service *service, const char *fingerprint) MF_MUST_USE;
+enum mf_status mf_tune_profile_forget(struct mf_service *service,
+                                      const char *fingerprint) MF_MUST_USE;
 /* The rates of the machine, into service->hardware and the store. */
 enum mf_status mf_tune_measure_rates(struct mf_service *service, double seconds_max) MF_MUST_USE;
-/* Adds measurements, to the store too (where a failure is only logged). */
-void mf_tune_learn(struct mf_service *service, const struct mf_profile *measured);
 
 #endif

@@ -18,7 +18,8 @@ struct mf_tune {
     pthread_cond_t made;
     char making[MF_TUNE_MAKING_MAX][MF_HASH_TEXT_MAX]; /* keys; "" = free */
     struct mf_profile profile;
-    uint64_t generation;
+    uint64_t plan_generation;
+    uint64_t profile_generation;
 };
 
 /* Seconds on a clock that never goes back. */

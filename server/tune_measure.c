@@ -66,7 +66,7 @@ struct session {
     const struct mf_tune_request *request;
     double started, cap; /* seconds */
     struct mf_measure_scratch scratch;
-    struct mf_profile fresh; /* not yet handed to mf_tune_learn */
+    struct mf_profile fresh; /* not yet handed to mf_tune_profile_learn */
     double learnt;
     int32_t done, total, skipped;
 };
@@ -78,7 +78,7 @@ static void learn(struct session *session, bool complete)
     }
     session->fresh.complete = complete;
     session->fresh.measured_at_unix_s = (int64_t)time(NULL);
-    mf_tune_learn(session->service, &session->fresh);
+    mf_tune_profile_learn(session->service, &session->fresh);
     mf_profile_reset(&session->fresh);
     mf_profile_init(&session->fresh);
     session->learnt = mf_tune_measure_clock();
@@ -225,7 +225,7 @@ enum mf_status mf_tune_measure_rates(struct mf_service *service, double seconds_
         pthread_mutex_lock(&service->hardware_lock);
         service->hardware = job.hardware;
         pthread_mutex_unlock(&service->hardware_lock);
-        mf_tune_learn(service, &job.profile);
+        mf_tune_profile_learn(service, &job.profile);
         if (mf_store_hardware_put(service->store, &job.hardware) != MF_STATUS_OK) {
             mf_log_warn("the machine's rates are not kept: %s", mf_status_text());
         }

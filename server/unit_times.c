@@ -107,7 +107,7 @@ enum mf_status mf_unit_times_get(struct mf_service *service, const struct mf_pla
 {
     struct mf_hardware hardware;
     struct mf_profile profile;
-    uint64_t generation = mf_tune_generation(service);
+    uint64_t generation = mf_tune_profile_generation(service);
     if (find(service->unit_times, plan, generation, out)) {
         return MF_STATUS_OK;
     }

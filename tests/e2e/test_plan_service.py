@@ -17,7 +17,7 @@ import unittest
 import grpc
 
 SOURCE = os.environ.get("MEMFERRY_SOURCE_DIR",
-                        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+                        os.path.realpath(os.path.join(os.path.dirname(__file__), "..", "..")))
 BIN = os.environ.get("MEMFERRY_BIN_DIR", os.path.join(SOURCE, "build", "bin"))
 MEMFERRYD = os.environ.get("MEMFERRYD", os.path.join(BIN, "memferryd"))
 MODEL = os.path.join(SOURCE, "scripts", "quickstart-model")
@@ -30,7 +30,8 @@ def make_stubs():
     os.makedirs(out)
     proto = os.path.join(SOURCE, "proto")
     names = ["memferry/v1/" + n + ".proto" for n in ("hardware", "plan", "profile", "training")]
-    names += ["google/rpc/status.proto", "google/rpc/error_details.proto", "google/protobuf/any.proto"]
+    names += ["google/rpc/status.proto", "google/rpc/error_details.proto",
+              "google/protobuf/any.proto"]
     plugin = shutil.which("grpc_python_plugin")
     subprocess.run(["protoc", "-I" + proto, "--python_out=" + out, "--grpc_out=" + out,
                     "--plugin=protoc-gen-grpc=" + plugin, *names], check=True)
@@ -51,7 +52,7 @@ class Daemon:
         self.home = os.path.join(FOLDER, name)
         self.socket = os.path.join(FOLDER, name + ".sock")
         command = [MEMFERRYD, "--device", "host", "--device-memory", "512MiB", "--home", self.home,
-                   "--socket", self.socket, "--root", os.path.join(SOURCE), *flags]
+                   "--socket", self.socket, "--root", SOURCE, "--root", FOLDER, *flags]
         self.log = open(os.path.join(FOLDER, name + ".log"), "a+", encoding="utf-8")
         self.process = subprocess.Popen(command, stderr=self.log,
                                         env={**os.environ, **(environment or {})})
@@ -165,10 +166,36 @@ class PlanService(unittest.TestCase):
         self.assertEqual(cached.plan.id, plan.id)
         other = self.daemon.plans.GetPlan(request(accumulation=4))
         self.assertIn("another workload", other.miss)
-        other = self.daemon.plans.GetPlan(request(accumulation=3, strategy=plan_pb2.STRATEGY_STREAM))
+        other = self.daemon.plans.GetPlan(
+            request(accumulation=3, strategy=plan_pb2.STRATEGY_STREAM))
         self.assertIn("another strategy", other.miss)
         shown = self.daemon.plans.ShowPlan(plan_pb2.ShowPlanRequest(id=plan.id[:8]))
         self.assertEqual(shown.plan, plan)
+
+    def test_cached_answers_follow_what_changes(self):
+        folder = os.path.join(FOLDER, "model")
+        shutil.copytree(MODEL, folder)
+        message = request(plan_pb2.Model(folder=folder), seq_len=20)
+        answers = [self.daemon.plans.GetPlan(message) for _ in range(5)]
+        self.assertEqual([a.how for a in answers], ["estimated"] + ["cached"] * 4)
+        self.assertEqual({a.plan.id for a in answers}, {answers[0].plan.id})
+        uses = {p.id: p.use_count
+                for p in self.daemon.plans.ListPlans(plan_pb2.ListPlansRequest()).plans}
+        self.assertGreaterEqual(uses[answers[0].plan.id], 4)
+        # Another file is another model, at once.
+        path = os.path.join(folder, "config.json")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace('"num_hidden_layers": 4', '"num_hidden_layers": 3'))
+        other = self.daemon.plans.GetPlan(message)
+        self.assertEqual(other.how, "estimated")
+        self.assertLess(len(other.plan.units), len(answers[0].plan.units))
+        # A plan that was removed is gone.
+        self.daemon.plans.GetPlan(message)
+        self.daemon.plans.GetPlan(message)
+        self.daemon.plans.DeletePlan(plan_pb2.DeletePlanRequest(id=other.plan.id))
+        self.assertEqual(self.daemon.plans.GetPlan(message).how, "estimated")
 
     def test_cached_miss(self):
         self.fails(grpc.StatusCode.NOT_FOUND, self.daemon.plans.GetPlan,
