@@ -13,7 +13,9 @@
 #define MODULE_ENTRY "mf_device_cuda_entry"
 #define PATH_BYTES_MAX 4096
 
-typedef const struct mf_device_interface *(*entry_function)(void);
+/* The module has its own copy of the error text: it gives its errors to the function handed in. */
+typedef const struct mf_device_interface *(*entry_function)(
+    enum mf_status (*restore)(const struct mf_error *error));
 
 /* $MEMFERRY_CUDA_MODULE, or ../lib/ beside the folder of the program. */
 static enum mf_status find_module(char *out, size_t size)
@@ -63,7 +65,7 @@ static enum mf_status open_module(const struct mf_device_interface **out)
     }
     entry_function entry;
     memcpy(&entry, &symbol, sizeof(entry)); /* ISO C has no cast from data to function */
-    const struct mf_device_interface *table = entry();
+    const struct mf_device_interface *table = entry(mf_status_restore);
     if (table == NULL || table->abi != MF_DEVICE_ABI) {
         uint32_t abi = table != NULL ? table->abi : 0;
         dlclose(module);
