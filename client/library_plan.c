@@ -180,7 +180,7 @@ static enum mf_status measure_next(struct mf_library_call_stream *stream,
             status = mf_status_set(MF_STATUS_CANCELLED, "cancelled by the caller");
         }
     } else if (news->event_case == MEMFERRY__V1__MEASURE_RESPONSE__EVENT_PROFILE &&
-               profile_json != NULL && *profile_json == NULL) {
+               profile_json != NULL) {
         json_t *document = mf_library_json_encode(&news->profile->base);
         *profile_json = json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER);
         json_decref(document);

@@ -152,6 +152,7 @@ static enum mf_status create_next(struct memferry_connection *connection,
     } else if (news->event_case == MEMFERRY__V1__CREATE_SESSION_RESPONSE__EVENT_SESSION &&
                *out == NULL) {
         *out = new_session(connection, news->session);
+        *ended = true; /* It is the last, whenever the stream ends. */
     }
     mf_wire_free(news);
     return status;

@@ -57,9 +57,15 @@ const char *mf_render_rate(double bytes_per_s, char out[static MF_FORMAT_MAX])
     return out;
 }
 
-const char *mf_render_percent(double share, char out[static MF_FORMAT_MAX])
+const char *mf_render_pace(const Memferry__V1__Workload *workload, double step_ns,
+                           char out[static MF_FORMAT_MAX])
 {
-    snprintf(out, MF_FORMAT_MAX, "%.1f%%", 100 * share);
+    double tokens = 0;
+    if (workload != NULL && step_ns > 0) {
+        tokens = (double)workload->micro_batch * workload->seq_len * workload->accumulation /
+                 (step_ns * 1e-9);
+    }
+    snprintf(out, MF_FORMAT_MAX, "%.*f", tokens < 100 ? 2 : 0, tokens);
     return out;
 }
 

@@ -37,7 +37,9 @@ const char *mf_render_ms(double ns, char out[static MF_FORMAT_MAX]);       /* "1
 const char *mf_render_time(double ns, char out[static MF_FORMAT_MAX]);     /* "12.30 ms", "0" */
 const char *mf_render_age(double seconds, char out[static MF_FORMAT_MAX]); /* "3 min" */
 const char *mf_render_rate(double bytes_per_s, char out[static MF_FORMAT_MAX]);
-const char *mf_render_percent(double share, char out[static MF_FORMAT_MAX]);
+/* Tokens a second of such steps: "5475", "1.40". */
+const char *mf_render_pace(const Memferry__V1__Workload *workload, double step_ns,
+                           char out[static MF_FORMAT_MAX]);
 /* The first 12 digits of a hash. */
 const char *mf_render_short(const char *id, char out[static MF_FORMAT_MAX]);
 void mf_render_table(const struct mf_render *render, struct mf_table *table, const char *indent);

@@ -9,11 +9,9 @@ static void plan_cells(struct mf_table *table, const Memferry__V1__Plan *plan, d
     const Memferry__V1__Prediction *p = plan->prediction;
     const Memferry__V1__Workload *work = plan->workload;
     char text[MF_FORMAT_MAX];
-    double tokens =
-        work == NULL ? 0 : (double)work->micro_batch * work->seq_len * work->accumulation;
     mf_table_cell(table, "%s", mf_format_ns(p->step_ns, text));
     mf_table_cell(table, "%.2fx", best_ns > 0 ? p->step_ns / best_ns : 0.0);
-    mf_table_cell(table, "%.0f", p->step_ns > 0 ? tokens / (p->step_ns * 1e-9) : 0.0);
+    mf_table_cell(table, "%s", mf_render_pace(work, p->step_ns, text));
     mf_table_cell(table, "%s", mf_format_bytes(p->device_peak_bytes, text));
     mf_table_cell(table, "%s", mf_format_bytes(p->host_peak_bytes, text));
     mf_table_cell(table, "%s", mf_format_bytes(p->h2d_bytes, text));

@@ -91,12 +91,11 @@ static void prediction_facts(const struct mf_render *render, const Memferry__V1_
     if (p == NULL) {
         return;
     }
-    double tokens =
-        work == NULL ? 0 : (double)work->micro_batch * work->seq_len * work->accumulation;
+    char pace[MF_FORMAT_MAX];
     mf_render_fact(render, "step",
-                   "%s predicted, %.0f tokens/s; no plan under this budget can "
+                   "%s predicted, %s tokens/s; no plan under this budget can "
                    "beat %s (%s): gap %.1f%%",
-                   mf_format_ns(p->step_ns, a), p->step_ns > 0 ? tokens / (p->step_ns * 1e-9) : 0.0,
+                   mf_format_ns(p->step_ns, a), mf_render_pace(work, p->step_ns, pace),
                    mf_format_ns(p->bound_ns, b), p->bound_lane, 100 * p->gap);
     mf_render_fact(render, "busy", "compute %s, h2d %s, d2h %s, cpu %s",
                    mf_format_ns(p->compute_busy_ns, a), mf_format_ns(p->h2d_busy_ns, b),

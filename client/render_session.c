@@ -35,6 +35,13 @@ static const char *until(const struct mf_render *render, const Memferry__V1__Ses
     return out;
 }
 
+/* Nothing for a session that has ended. */
+static void memory_cell(struct mf_table *table, int64_t bytes)
+{
+    char text[MF_FORMAT_MAX];
+    mf_table_cell(table, "%s", bytes > 0 ? mf_format_bytes(bytes, text) : "");
+}
+
 void mf_render_session_list(const struct mf_render *render, Memferry__V1__Session *const *sessions,
                             size_t count)
 {
@@ -56,8 +63,8 @@ void mf_render_session_list(const struct mf_render *render, Memferry__V1__Sessio
         mf_table_cell(&table, "%s", mf_render_ms(row->step_ms * 1e6, text));
         mf_table_cell(&table, "%s", mf_render_ms(row->predicted_step_ms * 1e6, text));
         mf_table_cell(&table, row->tokens_per_second > 0 ? "%.0f" : "", row->tokens_per_second);
-        mf_table_cell(&table, "%s", mf_format_bytes(row->device_bytes, text));
-        mf_table_cell(&table, "%s", mf_format_bytes(row->host_bytes, text));
+        memory_cell(&table, row->device_bytes);
+        memory_cell(&table, row->host_bytes);
         mf_table_cell(&table, "%s", mf_render_short(row->plan_id, text));
         mf_table_cell(&table, "%s", until(render, row, text));
     }
@@ -86,15 +93,16 @@ void mf_render_session(const struct mf_render *render, const Memferry__V1__Sessi
 {
     char a[MF_FORMAT_MAX];
     char b[MF_FORMAT_MAX];
-    mf_render_heading(render, "session %s: %s, %s parameters, %s", mf_render_short(session->id, a),
-                      session->model_name, mf_format_count((double)session->params, b),
-                      session->state);
+    mf_render_heading(render, "session %s: %s%s%s%s, %s", mf_render_short(session->id, a),
+                      session->model_name, session->params > 0 ? ", " : "",
+                      session->params > 0 ? mf_format_count((double)session->params, b) : "",
+                      session->params > 0 ? " parameters" : "", session->state);
     if (session->error[0] != '\0') {
         mf_render_fact(render, "error", "%s", session->error);
     }
     if (session->plan_id[0] != '\0') {
-        mf_render_fact(render, "plan", "%s (%s)", mf_render_short(session->plan_id, a),
-                       session->plan_how);
+        mf_render_fact(render, "plan", "%s%s%s", mf_render_short(session->plan_id, a),
+                       session->plan_how[0] != '\0' ? ", " : "", session->plan_how);
     }
     const Memferry__V1__Workload *work = session->workload;
     if (work != NULL) {
@@ -102,12 +110,14 @@ void mf_render_session(const struct mf_render *render, const Memferry__V1__Sessi
                        work->micro_batch, work->seq_len, work->accumulation);
     }
     pace_facts(render, session);
-    mf_render_fact(render, "memory", "device %s, host %s",
-                   mf_format_bytes(session->device_bytes, a),
-                   mf_format_bytes(session->host_bytes, b));
+    if (session->device_bytes > 0 || session->host_bytes > 0) {
+        mf_render_fact(render, "memory", "device %s, host %s",
+                       mf_format_bytes(session->device_bytes, a),
+                       mf_format_bytes(session->host_bytes, b));
+    }
     if (session->run_folder[0] != '\0') {
         mf_render_fact(render, "folder", "%s", session->run_folder);
-    } else {
+    } else if (session->ended_unix_seconds == 0) {
         mf_render_fact(render, "next", "seq_id %lld", (long long)session->next_seq_id);
     }
     double age = (double)(render->now_unix_s - session->started_unix_seconds);

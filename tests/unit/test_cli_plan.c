@@ -249,7 +249,7 @@ static void test_comparison(void **state)
     fclose(render.out);
     assert_has(text, "strategy");
     assert_has(text, "812.4 ms");
-    assert_has(text, "resident: needs 64 GiB of device memory\n");
+    assert_has(text, "needs 64 GiB of device memory\n");
     free(text);
     mf_arena_reset(&sample.arena);
 }
