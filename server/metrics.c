@@ -100,7 +100,11 @@ enum mf_status mf_metrics_append(struct mf_metrics *metrics, const struct mf_met
     MF_ASSERT(text != NULL);
     size_t count = strlen(text);
     text[count] = '\n'; /* in the NUL's place: one write, one line */
+    off_t end = lseek(metrics->file, 0, SEEK_END);
     enum mf_status status = mf_files_write_all(metrics->file, text, count + 1, metrics->path);
+    if (status != MF_STATUS_OK && end >= 0 && ftruncate(metrics->file, end) != 0) {
+        status = mf_status_context(status, "half a line is left");
+    }
     free(text);
     json_decref(line);
     return status;
