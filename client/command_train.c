@@ -250,6 +250,7 @@ static enum mf_status on_event(struct job *job, const Memferry__V1__RunResponse 
     case MEMFERRY__V1__RUN_RESPONSE__EVENT_PLAN:
         mf_render_progress_clear(&job->progress);
         mf_render_plan_summary(&job->context->render, event->plan, NULL);
+        fflush(job->context->render.out);
         break;
     case MEMFERRY__V1__RUN_RESPONSE__EVENT_STEP:
         on_step(job, event->step);
@@ -261,6 +262,7 @@ static enum mf_status on_event(struct job *job, const Memferry__V1__RunResponse 
     case MEMFERRY__V1__RUN_RESPONSE__EVENT_SAMPLE:
         mf_render_progress_clear(&job->progress);
         mf_render_step_sample(event->sample, job->context->render.out);
+        fflush(job->context->render.out);
         break;
     case MEMFERRY__V1__RUN_RESPONSE__EVENT_FINISHED:
         on_finished(job, event->finished);
