@@ -28,4 +28,10 @@ Memferry__V1__Constraints *mf_library_constraints(struct mf_arena *arena,
 void mf_library_read_workload(const Memferry__V1__Workload *from, struct memferry_workload *out);
 void mf_library_session_info(const Memferry__V1__Session *from, struct memferry_session_info *out);
 
+/* A call of a session with a number: `seq_id`, or with 0 the session's next; see memferry.h.
+ * `number` points to the request's seq_id. */
+enum mf_status mf_library_session_call(struct memferry_session *session, const char *method,
+                                       int64_t seq_id, ProtobufCMessage *request, int64_t *number,
+                                       ProtobufCMessage **answer) MF_MUST_USE;
+
 #endif
