@@ -8,6 +8,7 @@
 #define HARNESS_THREADS
 
 #include "tests/harness.h"
+#include "tests/test_device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +70,7 @@ static void open_job(struct job *job, struct mf_model *model, struct mf_plan *pl
 {
     const struct mf_device_options options = {
         .memory_bytes = 1ll << 30, .jitter_seed = jitter_seed, .jitter_ns_max = 200000};
-    const struct mf_device_interface *host = mf_device_host();
+    const struct mf_device_interface *host = test_device();
     int64_t peak[MF_SPACE_COUNT];
     *job = (struct job){.model = model, .plan = plan};
     assert_ok(host->open(&options, &job->device));
@@ -82,8 +83,8 @@ static void open_job(struct job *job, struct mf_model *model, struct mf_plan *pl
 static void close_job(struct job *job)
 {
     mf_executor_close(job->executor);
-    assert_int_equal(mf_device_host()->reserved_bytes(job->device), 0);
-    mf_device_host()->close(job->device);
+    assert_int_equal(test_device()->reserved_bytes(job->device), 0);
+    test_device()->close(job->device);
 }
 
 static void init_parameters(const struct job *job)

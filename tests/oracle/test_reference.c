@@ -6,6 +6,7 @@
 #define HARNESS_TIMEOUT_S 600
 
 #include "tests/harness.h"
+#include "tests/test_device.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -83,8 +84,8 @@ static void open_fixture(const char *family, uint64_t plan_seed, struct fixture 
         mf_solve_random(&out->model, &out->workload, plan_seed, &out->plan);
     }
     const struct mf_device_options options = {.memory_bytes = 1ll << 30};
-    assert_ok(mf_device_host()->open(&options, &out->device));
-    assert_ok(mf_executor_open(mf_device_host(), out->device, &out->model, &out->plan, NULL, NULL,
+    assert_ok(test_device()->open(&options, &out->device));
+    assert_ok(mf_executor_open(test_device(), out->device, &out->model, &out->plan, NULL, NULL,
                                &out->executor));
     for (int32_t i = 0; i < out->model.unit_count; i++) {
         const struct mf_unit *unit = &out->model.units[i];
@@ -100,7 +101,7 @@ static void open_fixture(const char *family, uint64_t plan_seed, struct fixture 
 static void close_fixture(struct fixture *fixture)
 {
     mf_executor_close(fixture->executor);
-    mf_device_host()->close(fixture->device);
+    test_device()->close(fixture->device);
     mf_plan_reset(&fixture->plan);
     mf_weights_close(fixture->weights);
     mf_safetensors_close(fixture->reference);

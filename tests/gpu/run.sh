@@ -1,0 +1,51 @@
+#!/bin/bash
+# Runs the GPU tests of a bundle (scripts/bundle DIR --tests) on this machine:
+#   tests/gpu/run.sh DIR [fast|all|sanitize]
+# fast: kernels and device; all: also the reference fixtures and random plans; sanitize: kernels and
+# device under compute-sanitizer's memcheck. CUDA's libraries are looked for in the toolkit's folder
+# and in PyTorch's. Exit code 0 when everything passed.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+bundle=$(realpath "${1:?a bundle}")
+what=${2:-all}
+
+libraries=$bundle/lib:/usr/local/cuda/lib64
+for folder in "$(python3 -c 'import nvidia, os; print(list(nvidia.__path__)[0])' 2>/dev/null)"/*/lib; do
+    [ -d "$folder" ] && libraries+=:$folder
+done
+export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export MEMFERRY_CUDA_MODULE=$bundle/lib/memferry-cuda.so MEMFERRY_SOURCE_DIR=$PWD
+export OPENBLAS_NUM_THREADS=1
+
+failed=0
+run() { # NAME COMMAND...
+    local name=$1 start=$SECONDS code=0
+    shift
+    timeout 200 "$@" >"${OUT:-/tmp}/$name.log" 2>&1 || code=$?
+    if [ "$code" -ne 0 ]; then
+        failed=1
+        grep -vE '^\[ +(OK|RUN)' "${OUT:-/tmp}/$name.log" | tail -40
+    fi
+    echo "$name: exit code $code, $((SECONDS - start)) s, passed:" \
+        "$(grep -c '^\[ *OK' "${OUT:-/tmp}/$name.log")"
+}
+
+case $what in
+sanitize)
+    for name in device kernels; do
+        run "memcheck_$name" compute-sanitizer --tool memcheck --error-exitcode 9 \
+            "$bundle/tests/gpu_cuda_$name"
+    done
+    ;;
+*)
+    run cuda_device "$bundle/tests/gpu_cuda_device"
+    run cuda_kernels "$bundle/tests/gpu_cuda_kernels"
+    if [ "$what" = all ]; then
+        export MEMFERRY_TEST_DEVICE=cuda
+        run cuda_reference "$bundle/tests/oracle_reference"
+        run cuda_plans "$bundle/tests/exact_plans"
+        grep -hE 'logits|10 steps' "${OUT:-/tmp}/cuda_reference.log"
+    fi
+    ;;
+esac
+exit $failed
