@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,8 @@ struct mf_tokens {
     int32_t *descriptors; /* of the first OPEN_FILES_MAX files */
     int32_t open_count;
     int64_t vocab;
+    int64_t first; /* sequence of the stream that is ours */
+    int64_t all;   /* sequences of the stream */
     int32_t seq_len;
     bool shuffle;
     uint64_t seed;
@@ -184,6 +187,10 @@ static enum mf_status inspect(struct mf_tokens *tokens)
     FILE *text = open_memstream(&bytes, &count);
     MF_ASSERT(text != NULL);
     fprintf(text, "tokens %s\n", mf_tokens_format_name(tokens->list.format));
+    if (tokens->info.sequence_count != tokens->all) {
+        fprintf(text, "sequences %lld from %lld\n", (long long)tokens->info.sequence_count,
+                (long long)tokens->first);
+    }
     enum mf_status status = MF_STATUS_OK;
     for (int32_t i = 0; i < tokens->list.count && status == MF_STATUS_OK; i++) {
         status = inspect_file(tokens, i, text);
@@ -208,6 +215,25 @@ static enum mf_status open_files(struct mf_tokens *tokens)
     return MF_STATUS_OK;
 }
 
+/* Splits the stream's sequences in two parts, neither of them empty. */
+static enum mf_status hold_out(struct mf_tokens *tokens, const struct mf_tokens_spec *spec)
+{
+    if (!(spec->held_out > 0)) {
+        return MF_STATUS_OK;
+    }
+    if (spec->held_out >= 1 || tokens->all < 2) {
+        return mf_status_set(MF_STATUS_INVALID,
+                             "a share of %g cannot be held out of %lld sequences: bring more data, "
+                             "or shorten the sequence",
+                             spec->held_out, (long long)tokens->all);
+    }
+    int64_t held = (int64_t)llround(spec->held_out * (double)tokens->all);
+    held = held < 1 ? 1 : held > tokens->all - 1 ? tokens->all - 1 : held;
+    tokens->first = spec->take_held_out ? tokens->all - held : 0;
+    tokens->info.sequence_count = spec->take_held_out ? held : tokens->all - held;
+    return MF_STATUS_OK;
+}
+
 static enum mf_status prepare(struct mf_tokens *tokens, const struct mf_tokens_spec *spec)
 {
     MF_TRY(mf_tokens_files_list(spec, &tokens->arena, &tokens->list));
@@ -229,7 +255,9 @@ static enum mf_status prepare(struct mf_tokens *tokens, const struct mf_tokens_s
             tokens->list.files[0].path, tokens->list.count > 1 ? " and others" : "",
             (long long)info->token_count, (int)spec->seq_len, (long long)spec->seq_len + 1);
     }
-    info->sequence_count = (info->token_count - 1) / spec->seq_len;
+    tokens->all = (info->token_count - 1) / spec->seq_len;
+    info->sequence_count = tokens->all;
+    MF_TRY(hold_out(tokens, spec));
     MF_TRY(open_files(tokens));
     return inspect(tokens);
 }
@@ -323,7 +351,7 @@ enum mf_status mf_tokens_batch(const struct mf_tokens *tokens, int64_t index, in
 {
     int64_t length = tokens->seq_len;
     for (int64_t i = 0; i < count; i++) {
-        int64_t position = mf_tokens_sequence_at(tokens, index + i) * length;
+        int64_t position = (tokens->first + mf_tokens_sequence_at(tokens, index + i)) * length;
         MF_TRY(read_stream(tokens, position, length, inputs + i * length));
         /* Labels are the inputs one place on: only the last is new. */
         memcpy(labels + i * length, inputs + i * length + 1,

@@ -42,13 +42,15 @@ struct mf_tokens_spec {
     int32_t seq_len; /* 1..MF_SEQ_LEN_MAX */
     bool shuffle;
     uint64_t seed;
+    double held_out;    /* share of the sequences, at the stream's end, kept apart; 0 = none, < 1 */
+    bool take_held_out; /* those instead of the others */
 };
 
 struct mf_tokens_info {
     enum mf_tokens_format format; /* never AUTO */
     int32_t file_count;
     int64_t token_count;
-    int64_t sequence_count;             /* in one epoch, at least 1 */
+    int64_t sequence_count;             /* in one epoch, at least 1; without those kept apart */
     char fingerprint[MF_HASH_TEXT_MAX]; /* of format, sizes, beginnings and ends: has it changed? */
 };
 
@@ -65,7 +67,8 @@ void mf_tokens_close(struct mf_tokens *tokens); /* NULL is fine */
 /* Borrowed until close. */
 const struct mf_tokens_info *mf_tokens_describe(const struct mf_tokens *tokens);
 
-/* Which sequence of the stream comes at place `index` >= 0 of the training order (all epochs). */
+/* Which of its sequences (of the stream when none are kept apart) comes at place `index` >= 0 of
+ * the training order (all epochs). */
 int64_t mf_tokens_sequence_at(const struct mf_tokens *tokens, int64_t index);
 /* `count` sequences from place `index` of the training order: [count, seq_len] each. */
 enum mf_status mf_tokens_batch(const struct mf_tokens *tokens, int64_t index, int32_t count,

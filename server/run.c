@@ -40,7 +40,7 @@ static enum mf_status job_evaluate(struct mf_session_job *job)
 /* ---- opening ---- */
 
 static enum mf_status open_tokens(const struct mf_run *run, const char *const *paths, int32_t count,
-                                  struct mf_tokens **out)
+                                  double held_out, bool take_held_out, struct mf_tokens **out)
 {
     struct mf_tokens_spec spec = {
         .paths = paths,
@@ -49,6 +49,8 @@ static enum mf_status open_tokens(const struct mf_run *run, const char *const *p
         .seq_len = run->session->plan.workload.seq_len,
         .shuffle = run->config->shuffle,
         .seed = run->config->data_seed,
+        .held_out = held_out,
+        .take_held_out = take_held_out,
     };
     return mf_tokens_open(&spec, run->session->spec.model.vocab, out);
 }
@@ -64,9 +66,14 @@ static enum mf_status open_run(struct mf_run *run)
     run->labels = malloc(ids * sizeof(int32_t));
     MF_ASSERT(run->tokens != NULL && run->labels != NULL);
     mf_session_event_progress(run->session, "reading data", 0);
-    MF_TRY(open_tokens(run, config->data_paths, config->data_path_count, &run->train));
+    double held_out = config->validation_fraction;
+    MF_TRY(open_tokens(run, config->data_paths, config->data_path_count, held_out, false,
+                       &run->train));
     if (config->validation_path_count > 0) {
-        MF_TRY(open_tokens(run, config->validation_paths, config->validation_path_count,
+        MF_TRY(open_tokens(run, config->validation_paths, config->validation_path_count, 0, false,
+                           &run->validation));
+    } else if (held_out > 0) {
+        MF_TRY(open_tokens(run, config->data_paths, config->data_path_count, held_out, true,
                            &run->validation));
     }
     double per_epoch =
@@ -315,7 +322,8 @@ static enum mf_status steps(struct mf_run *run)
         }
         MF_TRY(one_step(run));
     }
-    return mf_run_files_save(run);
+    MF_TRY(mf_run_files_save(run));
+    return mf_run_files_export(run);
 }
 
 enum mf_status mf_run_main(struct mf_session *session)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/log.h"
 #include "runtime/files.h"
@@ -83,6 +84,33 @@ enum mf_status mf_run_files_save(struct mf_run *run)
         event.event_case = MEMFERRY__V1__RUN_RESPONSE__EVENT_CHECKPOINT;
         event.checkpoint = folder;
         mf_session_event_run(run->session, &event);
+    }
+    mf_arena_reset(&arena);
+    return status;
+}
+
+/* Whether the folder was written by us: nothing else is replaced. */
+static bool is_ours(const char *folder, struct mf_arena *arena)
+{
+    return access(mf_arena_format(arena, "%s/DONE", folder), F_OK) == 0 &&
+           access(mf_arena_format(arena, "%s/state.json", folder), F_OK) == 0;
+}
+
+enum mf_status mf_run_files_export(struct mf_run *run)
+{
+    const struct mf_run_config *config = run->config;
+    struct mf_arena arena;
+    if (config->final_name[0] == '\0') {
+        return MF_STATUS_OK;
+    }
+    mf_arena_init(&arena);
+    char *folder = mf_arena_format(&arena, "%s/%s", config->output, config->final_name);
+    enum mf_status status = is_ours(folder, &arena) ? mf_files_remove_tree(folder) : MF_STATUS_OK;
+    if (status == MF_STATUS_OK) {
+        status = mf_session_state_save(run->session, folder, true, NULL);
+    }
+    if (status == MF_STATUS_OK) {
+        mf_log_info("session %.8s: the weights are in %s", run->session->id, folder);
     }
     mf_arena_reset(&arena);
     return status;

@@ -29,5 +29,7 @@ enum mf_status mf_run_files_prepare(struct mf_run *run) MF_MUST_USE;
 enum mf_status mf_run_files_resume(struct mf_run *run) MF_MUST_USE;
 /* Writes checkpoint-<step> and removes those beyond the limit. */
 enum mf_status mf_run_files_save(struct mf_run *run) MF_MUST_USE;
+/* The weights alone, where the config wants them; replaces those of an earlier run. */
+enum mf_status mf_run_files_export(struct mf_run *run) MF_MUST_USE;
 
 #endif

@@ -283,6 +283,51 @@ static void test_fingerprint(void **state)
     mf_tokens_close(after);
 }
 
+/* Parts held out and parts kept are disjoint, whole, and known by their fingerprints. */
+static void test_held_out(void **state)
+{
+    (void)state;
+    const char *path = write_llmc("held.bin", 20240520, 1, 101, 2); /* 10 sequences of 10 */
+    const struct {
+        double share;
+        int64_t held;
+    } cases[] = {{0.001, 1}, {0.25, 3}, {0.5, 5}, {0.999, 9}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct mf_tokens *parts[2] = {NULL, NULL};
+        int seen[10] = {0};
+        for (int held = 0; held < 2; held++) {
+            struct mf_tokens_spec spec = spec_of(&path, 1, 10);
+            spec.shuffle = true;
+            spec.held_out = cases[i].share;
+            spec.take_held_out = held == 1;
+            assert_ok(mf_tokens_open(&spec, 65536, &parts[held]));
+            int64_t count = mf_tokens_describe(parts[held])->sequence_count;
+            assert_int_equal(count, held == 1 ? cases[i].held : 10 - cases[i].held);
+            for (int64_t k = 0; k < count; k++) {
+                int32_t inputs[10];
+                int32_t labels[10];
+                assert_ok(mf_tokens_batch(parts[held], k, 1, inputs, labels));
+                assert_int_equal(inputs[0] % 10, 0);
+                assert_int_equal(labels[9], inputs[0] + 10);
+                assert_true((inputs[0] / 10 >= 10 - cases[i].held) == (held == 1));
+                seen[inputs[0] / 10]++;
+            }
+        }
+        for (int k = 0; k < 10; k++) {
+            assert_int_equal(seen[k], 1);
+        }
+        assert_string_not_equal(mf_tokens_describe(parts[0])->fingerprint,
+                                mf_tokens_describe(parts[1])->fingerprint);
+        mf_tokens_close(parts[0]);
+        mf_tokens_close(parts[1]);
+    }
+    struct mf_tokens_spec spec = spec_of(&path, 1, 100);
+    spec.held_out = 0.1;
+    assert_fails(try_open(&spec, 65536), MF_STATUS_INVALID, "held out of 1 sequences");
+    spec.held_out = 1;
+    assert_fails(try_open(&spec, 65536), MF_STATUS_INVALID, "held out");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -290,6 +335,7 @@ int main(void)
         cmocka_unit_test(test_refused),    cmocka_unit_test(test_ids),
         cmocka_unit_test(test_bad_llmc),   cmocka_unit_test(test_order),
         cmocka_unit_test(test_many_files), cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_held_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
