@@ -190,14 +190,16 @@ struct mf_health *mf_health_open(struct mf_rpc_server *server)
     MF_ASSERT(health != NULL);
     health->server = server;
     pthread_mutex_init(&health->lock, NULL);
-    health->methods[0] = (struct mf_rpc_method){
-        "/grpc.health.v1.Health/Check", MF_RPC_UNARY, true, REQUEST_BYTES_MAX, check, health};
-    health->methods[1] = (struct mf_rpc_method){"/grpc.health.v1.Health/Watch",
-                                                MF_RPC_SERVER_STREAM,
-                                                true,
-                                                REQUEST_BYTES_MAX,
-                                                watch,
-                                                health};
+    health->methods[0] = (struct mf_rpc_method){.path = "/grpc.health.v1.Health/Check",
+                                                .kind = MF_RPC_UNARY,
+                                                .immediate = true,
+                                                .request_bytes_max = REQUEST_BYTES_MAX,
+                                                .handler = check,
+                                                .context = health};
+    health->methods[1] = health->methods[0];
+    health->methods[1].path = "/grpc.health.v1.Health/Watch";
+    health->methods[1].kind = MF_RPC_SERVER_STREAM;
+    health->methods[1].handler = watch;
     mf_rpc_server_add(server, health->methods, 2);
     mf_rpc_server_on_drain(server, drain, health);
     return health;

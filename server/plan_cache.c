@@ -9,11 +9,16 @@
 #include "core/hash.h"
 #include "core/status.h"
 
+/* Requests are compared as they are: with so few entries that beats any hash. */
+
 #define KEPT 64
 #define ANSWER_BYTES_MAX (1u << 20)
+#define STAMP_MAX 128
 
 struct entry {
-    char name[MF_HASH_TEXT_MAX]; /* of request and stamp; "" = free */
+    uint8_t *request; /* NULL = free */
+    size_t request_bytes;
+    char stamp[STAMP_MAX];
     char plan_id[MF_HASH_TEXT_MAX];
     uint64_t generation;
     uint64_t last_used;
@@ -44,64 +49,69 @@ void mf_plan_cache_close(struct mf_plan_cache *cache)
     }
     for (int i = 0; i < KEPT; i++) {
         free(cache->entries[i].answer);
+        free(cache->entries[i].request);
     }
     pthread_mutex_destroy(&cache->lock);
     free(cache);
 }
 
-static void name_of(const struct mf_plan_cache_key *key, char out[static MF_HASH_TEXT_MAX])
-{
-    size_t stamp = strlen(key->stamp) + 1;
-    uint8_t *text = malloc(stamp + key->bytes);
-    MF_ASSERT(text != NULL);
-    memcpy(text, key->stamp, stamp);
-    memcpy(text + stamp, key->request, key->bytes);
-    mf_hash(text, stamp + key->bytes, out);
-    free(text);
-}
-
-static struct entry *find(struct mf_plan_cache *cache, const char *name)
+static struct entry *find(struct mf_plan_cache *cache, const struct mf_plan_cache_key *key)
 {
     for (int i = 0; i < KEPT; i++) {
-        if (strcmp(cache->entries[i].name, name) == 0) {
-            return &cache->entries[i];
+        struct entry *entry = &cache->entries[i];
+        if (entry->request != NULL && entry->request_bytes == key->bytes &&
+            memcmp(entry->request, key->request, key->bytes) == 0 &&
+            strcmp(entry->stamp, key->stamp) == 0) {
+            return entry;
         }
     }
     return NULL;
+}
+
+static uint8_t *copy_of(const uint8_t *bytes, size_t count, size_t spare)
+{
+    uint8_t *copy = malloc(count + spare + 1);
+    MF_ASSERT(copy != NULL);
+    memcpy(copy, bytes, count);
+    return copy;
+}
+
+/* A free entry, else the one not used for longest. */
+static struct entry *oldest(struct mf_plan_cache *cache)
+{
+    struct entry *entry = &cache->entries[0];
+    for (int i = 0; i < KEPT && entry->request != NULL; i++) {
+        if (cache->entries[i].last_used < entry->last_used) {
+            entry = &cache->entries[i];
+        }
+    }
+    return entry;
 }
 
 void mf_plan_cache_put(struct mf_plan_cache *cache, const struct mf_plan_cache_key *key,
                        const char *plan_id, int64_t created_unix_s, const uint8_t *answer,
                        size_t bytes)
 {
-    char name[MF_HASH_TEXT_MAX];
-    if (bytes > ANSWER_BYTES_MAX) {
+    if (bytes > ANSWER_BYTES_MAX || strlen(key->stamp) >= STAMP_MAX) {
         return;
     }
-    uint8_t *copy = malloc(bytes + 1);
-    MF_ASSERT(copy != NULL);
-    memcpy(copy, answer, bytes);
-    name_of(key, name);
+    uint8_t *answer_copy = copy_of(answer, bytes, 0);
+    uint8_t *request_copy = copy_of(key->request, key->bytes, 0);
     pthread_mutex_lock(&cache->lock);
-    struct entry *entry = find(cache, name);
-    for (int i = 0; i < KEPT && entry == NULL; i++) {
-        entry = cache->entries[i].name[0] == 0 ? &cache->entries[i] : NULL;
-    }
-    if (entry == NULL) {
-        entry = &cache->entries[0];
-        for (int i = 1; i < KEPT; i++) {
-            entry = cache->entries[i].last_used < entry->last_used ? &cache->entries[i] : entry;
-        }
-    }
+    struct entry *entry = find(cache, key);
+    entry = entry != NULL ? entry : oldest(cache);
     bool same = strcmp(entry->plan_id, plan_id) == 0;
     free(entry->answer);
-    *entry = (struct entry){.generation = key->generation,
+    free(entry->request);
+    *entry = (struct entry){.request = request_copy,
+                            .request_bytes = key->bytes,
+                            .generation = key->generation,
                             .last_used = ++cache->clock,
                             .uses = same ? entry->uses : 0,
                             .created_unix_s = created_unix_s,
-                            .answer = copy,
+                            .answer = answer_copy,
                             .bytes = bytes};
-    memcpy(entry->name, name, sizeof(name));
+    (void)snprintf(entry->stamp, sizeof(entry->stamp), "%s", key->stamp);
     (void)snprintf(entry->plan_id, sizeof(entry->plan_id), "%s", plan_id);
     pthread_mutex_unlock(&cache->lock);
 }
@@ -109,15 +119,11 @@ void mf_plan_cache_put(struct mf_plan_cache *cache, const struct mf_plan_cache_k
 bool mf_plan_cache_get(struct mf_plan_cache *cache, const struct mf_plan_cache_key *key,
                        size_t spare, uint8_t **answer, size_t *bytes, int64_t *created_unix_s)
 {
-    char name[MF_HASH_TEXT_MAX];
     bool found = false;
-    name_of(key, name);
     pthread_mutex_lock(&cache->lock);
-    struct entry *entry = find(cache, name);
+    struct entry *entry = find(cache, key);
     if (entry != NULL && entry->generation == key->generation) {
-        *answer = malloc(entry->bytes + spare);
-        MF_ASSERT(*answer != NULL);
-        memcpy(*answer, entry->answer, entry->bytes);
+        *answer = copy_of(entry->answer, entry->bytes, spare);
         *bytes = entry->bytes;
         *created_unix_s = entry->created_unix_s;
         entry->uses++;

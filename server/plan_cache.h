@@ -1,5 +1,5 @@
 /*
- * Answers to GetPlan by the bytes of the request: a hit costs a hash and a copy.
+ * Answers to GetPlan by the bytes of the request: a hit costs a comparison and a copy.
  *
  * What: the last answers from the store, packed, without their age. An entry holds while no plan
  * and no measurement has changed (the generation) and the model's file is the same (the stamp). Who

@@ -337,8 +337,12 @@ enum mf_status mf_reflection_open(struct mf_rpc_server *server, const uint8_t *s
         return mf_status_set(MF_STATUS_CORRUPT, "the embedded descriptor set is damaged");
     }
     for (size_t i = 0; i < 2; i++) {
-        reflection->methods[i] = (struct mf_rpc_method){paths[i],          MF_RPC_BIDI, true,
-                                                        REQUEST_BYTES_MAX, handle,      reflection};
+        reflection->methods[i] = (struct mf_rpc_method){.path = paths[i],
+                                                        .kind = MF_RPC_BIDI,
+                                                        .immediate = true,
+                                                        .request_bytes_max = REQUEST_BYTES_MAX,
+                                                        .handler = handle,
+                                                        .context = reflection};
     }
     mf_rpc_server_add(server, reflection->methods, 2);
     *out = reflection;

@@ -51,6 +51,11 @@ enum mf_rpc_kind {
 typedef void mf_rpc_handler(struct mf_rpc_call *call, const uint8_t *request, size_t bytes,
                             void *context);
 
+/* Runs first, on the completion-queue thread, and must not block: true = it has ended the call,
+ * false = the handler is to run. For answers that are at hand. */
+typedef bool mf_rpc_at_once(struct mf_rpc_call *call, const uint8_t *request, size_t bytes,
+                            void *context);
+
 struct mf_rpc_method {
     const char *path; /* "/memferry.v1.PlanService/GetPlan" */
     enum mf_rpc_kind kind;
@@ -59,6 +64,7 @@ struct mf_rpc_method {
     size_t request_bytes_max; /* 0 = MF_MESSAGE_BYTES_MAX; more is INVALID, REQUEST_TOO_LARGE */
     mf_rpc_handler *handler;
     void *context;
+    mf_rpc_at_once *at_once; /* NULL = none; not for BIDI */
 };
 
 /* Zero means the default in brackets. */

@@ -16,6 +16,25 @@ static grpc_slice flatten(grpc_byte_buffer *buffer)
     return slice;
 }
 
+static void forget_request(struct mf_rpc_call *call)
+{
+    grpc_slice_unref(call->request);
+    call->request = grpc_empty_slice();
+}
+
+static bool answer_at_once(struct mf_rpc_call *call)
+{
+    const struct mf_rpc_method *method = call->method;
+    if (method->at_once == NULL ||
+        !method->at_once(call, GRPC_SLICE_START_PTR(call->request),
+                         GRPC_SLICE_LENGTH(call->request), method->context)) {
+        return false;
+    }
+    forget_request(call);
+    mf_rpc_call_release(call);
+    return true;
+}
+
 static void run(void *argument)
 {
     struct mf_rpc_call *call = argument;
@@ -26,8 +45,7 @@ static void run(void *argument)
         method->handler(call, end ? NULL : bytes, GRPC_SLICE_LENGTH(call->request),
                         method->context);
     }
-    grpc_slice_unref(call->request);
-    call->request = grpc_empty_slice();
+    forget_request(call);
     if (method->kind == MF_RPC_BIDI && !end) {
         pthread_mutex_lock(&call->lock);
         call->receiving = false;
@@ -67,13 +85,12 @@ void mf_rpc_run_request(struct mf_rpc_call *call, grpc_byte_buffer *buffer)
         mf_rpc_call_begin_run(call, buffer == NULL);
         if (call->method->immediate) {
             run(call);
-        } else {
+        } else if (!answer_at_once(call)) {
             status = mf_rpc_pool_put(mf_rpc_server_pool(call->server), run, call);
         }
         if (status != MF_STATUS_OK) {
             mf_rpc_call_fail(call, mf_status_error());
-            grpc_slice_unref(call->request);
-            call->request = grpc_empty_slice();
+            forget_request(call);
             mf_rpc_call_release(call);
         }
     } else {

@@ -108,24 +108,52 @@ static enum mf_status answer_anew(struct mf_service *service, struct mf_rpc_call
     return MF_STATUS_OK;
 }
 
+/* Requests over this are unpacked by a worker: the completion-queue thread must stay free. */
+#define AT_ONCE_BYTES_MAX 4096
+
+static enum mf_status read_get_plan(struct mf_service *service, const uint8_t *bytes, size_t count,
+                                    struct mf_arena *arena, struct mf_plan_cache_key *key,
+                                    Memferry__V1__GetPlanRequest **out)
+{
+    MF_TRY(mf_wire_unpack(&memferry__v1__get_plan_request__descriptor, bytes, count, 0,
+                          (ProtobufCMessage **)out));
+    *key = (struct mf_plan_cache_key){
+        .request = bytes,
+        .bytes = count,
+        .generation = mf_tune_generation(service),
+        .stamp = make_stamp((*out)->model, arena),
+    };
+    return MF_STATUS_OK;
+}
+
+static bool get_plan_at_once(struct mf_rpc_call *call, const uint8_t *bytes, size_t count,
+                             void *context)
+{
+    struct mf_service *service = context;
+    Memferry__V1__GetPlanRequest *request = NULL;
+    struct mf_plan_cache_key key;
+    struct mf_arena arena;
+    if (count > AT_ONCE_BYTES_MAX) {
+        return false;
+    }
+    mf_arena_init(&arena);
+    bool done = read_get_plan(service, bytes, count, &arena, &key, &request) == MF_STATUS_OK &&
+                answer_from_cache(service, call, &key);
+    mf_wire_free(request);
+    mf_arena_reset(&arena);
+    return done;
+}
+
 static void get_plan(struct mf_rpc_call *call, const uint8_t *bytes, size_t count, void *context)
 {
     struct mf_service *service = context;
     Memferry__V1__GetPlanRequest *request = NULL;
+    struct mf_plan_cache_key key;
     struct mf_arena arena;
     mf_arena_init(&arena);
-    enum mf_status status = mf_wire_unpack(&memferry__v1__get_plan_request__descriptor, bytes,
-                                           count, 0, (ProtobufCMessage **)&request);
-    if (status == MF_STATUS_OK) {
-        const struct mf_plan_cache_key key = {
-            .request = bytes,
-            .bytes = count,
-            .generation = mf_tune_generation(service),
-            .stamp = make_stamp(request->model, &arena),
-        };
-        if (!answer_from_cache(service, call, &key)) {
-            status = answer_anew(service, call, request, &key, &arena);
-        }
+    enum mf_status status = read_get_plan(service, bytes, count, &arena, &key, &request);
+    if (status == MF_STATUS_OK && !answer_from_cache(service, call, &key)) {
+        status = answer_anew(service, call, request, &key, &arena);
     }
     if (status != MF_STATUS_OK) {
         mf_rpc_call_fail(call, mf_status_error());
@@ -285,8 +313,10 @@ void mf_service_plan_add(struct mf_service *service, struct mf_rpc_server *serve
          .answer = list_models},
     };
     static struct mf_rpc_method methods[sizeof(rows) / sizeof(rows[0])];
-    static struct mf_rpc_method get = {
-        .path = "/memferry.v1.PlanService/GetPlan", .kind = MF_RPC_UNARY, .handler = get_plan};
+    static struct mf_rpc_method get = {.path = "/memferry.v1.PlanService/GetPlan",
+                                       .kind = MF_RPC_UNARY,
+                                       .at_once = get_plan_at_once,
+                                       .handler = get_plan};
     get.context = service;
     mf_rpc_server_add(server, &get, 1);
     mf_service_table_unary(service, server, rows, methods, sizeof(rows) / sizeof(rows[0]));

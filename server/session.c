@@ -157,7 +157,7 @@ static void *session_main(void *argument)
     if (status == MF_STATUS_OK) {
         set_state(session, session->spec.run != NULL ? MF_SESSION_RUNNING : MF_SESSION_READY);
         remember(session);
-        mf_session_event_session(session, false);
+        mf_session_event_ready(session);
         if (session->spec.run != NULL) {
             status = mf_run_main(session);
         } else {

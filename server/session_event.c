@@ -104,15 +104,13 @@ void mf_session_event_run(struct mf_session *session, Memferry__V1__RunResponse 
     pthread_mutex_unlock(&session->lock);
 }
 
-void mf_session_event_end(struct mf_session *session)
+/* `error` NULL = they end well. */
+static void end_streams(struct mf_session *session, const struct mf_error *error)
 {
-    if (session->spec.run != NULL && session->state != MF_SESSION_FAILED) {
-        mf_session_event_session(session, true);
-    }
     pthread_mutex_lock(&session->lock);
     for (int32_t i = 0; i < session->watcher_count; i++) {
-        if (session->state == MF_SESSION_FAILED) {
-            mf_rpc_call_fail(session->watchers[i], &session->error);
+        if (error != NULL) {
+            mf_rpc_call_fail(session->watchers[i], error);
         } else {
             mf_rpc_call_finish(session->watchers[i]);
         }
@@ -120,6 +118,23 @@ void mf_session_event_end(struct mf_session *session)
     }
     session->watcher_count = 0;
     pthread_mutex_unlock(&session->lock);
+}
+
+void mf_session_event_ready(struct mf_session *session)
+{
+    mf_session_event_session(session, false);
+    if (session->spec.run == NULL) { /* CreateSession has said all; a run's stream goes on */
+        end_streams(session, NULL);
+    }
+}
+
+void mf_session_event_end(struct mf_session *session)
+{
+    bool failed = session->state == MF_SESSION_FAILED;
+    if (session->spec.run != NULL && !failed) {
+        mf_session_event_session(session, true);
+    }
+    end_streams(session, failed ? &session->error : NULL);
 }
 
 enum mf_status mf_session_watch(struct mf_session *session, struct mf_rpc_call *call)

@@ -89,6 +89,8 @@ const char *mf_session_state_name(enum mf_session_state state);
 /* session_event.c: messages to everybody who watches. */
 void mf_session_event_progress(struct mf_session *session, const char *what, double done);
 void mf_session_event_session(struct mf_session *session, bool finished);
+/* The session is open: its description, and the end of CreateSession's stream. */
+void mf_session_event_ready(struct mf_session *session);
 void mf_session_event_plan(struct mf_session *session);
 void mf_session_event_run(struct mf_session *session, Memferry__V1__RunResponse *message);
 /* Ends all streams: with the session's error when it failed. */

@@ -153,16 +153,16 @@ static void flood(struct mf_rpc_call *call, const uint8_t *request, size_t bytes
 }
 
 static const struct mf_rpc_method methods[] = {
-    {"/t.T/Echo", MF_RPC_UNARY, false, 0, echo, NULL},
-    {"/t.T/EchoNow", MF_RPC_UNARY, true, 0, echo, NULL},
-    {"/t.T/Small", MF_RPC_UNARY, false, 16, echo, NULL},
-    {"/t.T/Fail", MF_RPC_UNARY, false, 0, fail_full, NULL},
-    {"/t.T/Forget", MF_RPC_UNARY, false, 0, forget, NULL},
-    {"/t.T/Block", MF_RPC_UNARY, false, 0, block, NULL},
-    {"/t.T/Hold", MF_RPC_UNARY, false, 0, hold, NULL},
-    {"/t.T/HoldStream", MF_RPC_SERVER_STREAM, false, 0, hold, NULL},
-    {"/t.T/Count", MF_RPC_SERVER_STREAM, false, 0, count_up, NULL},
-    {"/t.T/Flood", MF_RPC_SERVER_STREAM, false, 0, flood, NULL},
+    {"/t.T/Echo", MF_RPC_UNARY, false, 0, echo, NULL, NULL},
+    {"/t.T/EchoNow", MF_RPC_UNARY, true, 0, echo, NULL, NULL},
+    {"/t.T/Small", MF_RPC_UNARY, false, 16, echo, NULL, NULL},
+    {"/t.T/Fail", MF_RPC_UNARY, false, 0, fail_full, NULL, NULL},
+    {"/t.T/Forget", MF_RPC_UNARY, false, 0, forget, NULL, NULL},
+    {"/t.T/Block", MF_RPC_UNARY, false, 0, block, NULL, NULL},
+    {"/t.T/Hold", MF_RPC_UNARY, false, 0, hold, NULL, NULL},
+    {"/t.T/HoldStream", MF_RPC_SERVER_STREAM, false, 0, hold, NULL, NULL},
+    {"/t.T/Count", MF_RPC_SERVER_STREAM, false, 0, count_up, NULL, NULL},
+    {"/t.T/Flood", MF_RPC_SERVER_STREAM, false, 0, flood, NULL, NULL},
 };
 
 static void open_server(const struct mf_rpc_options *options, const char *address)

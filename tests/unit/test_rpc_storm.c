@@ -74,9 +74,9 @@ static void pour(struct mf_rpc_call *call, const uint8_t *request, size_t bytes,
 }
 
 static const struct mf_rpc_method methods[] = {
-    {"/t.T/Echo", MF_RPC_UNARY, false, 0, echo, NULL},
-    {"/t.T/Keep", MF_RPC_SERVER_STREAM, false, 0, keep, NULL},
-    {"/t.T/Pour", MF_RPC_SERVER_STREAM, false, 0, pour, NULL},
+    {"/t.T/Echo", MF_RPC_UNARY, false, 0, echo, NULL, NULL},
+    {"/t.T/Keep", MF_RPC_SERVER_STREAM, false, 0, keep, NULL, NULL},
+    {"/t.T/Pour", MF_RPC_SERVER_STREAM, false, 0, pour, NULL, NULL},
 };
 
 /* Sends to kept calls and ends them, oldest last, while they are cancelled under it. */

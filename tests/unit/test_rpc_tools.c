@@ -35,7 +35,7 @@ static void sleep_then_reply(struct mf_rpc_call *call, const uint8_t *request, s
 }
 
 static const struct mf_rpc_method method = {"/t.T/Sleep",     MF_RPC_UNARY, false, 0,
-                                            sleep_then_reply, NULL};
+                                            sleep_then_reply, NULL,         NULL};
 
 static int setup(void **state)
 {
