@@ -26,6 +26,7 @@ static const struct mf_command commands[] = {
     {"diff", "two plans against each other", mf_command_compare_diff},
     {"train", "run a training job and follow it", mf_command_train_run},
     {"watch", "follow a job that runs", mf_command_train_watch},
+    {"trace", "write what a session last did, lane by lane", mf_command_trace_run},
     {"ps", "sessions and jobs that run", mf_command_list_ps},
     {"ls", "list models, profiles, plans or sessions", mf_command_list_ls},
     {"show", "one profile, plan or session", mf_command_show_run},

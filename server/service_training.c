@@ -11,6 +11,7 @@
 #include "server/convert.h"
 #include "server/service_table.h"
 #include "server/session.h"
+#include "server/trace.h"
 
 #define LEASE_SECONDS_MIN 10.0
 #define LEASE_SECONDS_MAX 86400.0
@@ -341,6 +342,44 @@ static void watch(struct mf_rpc_call *call, const uint8_t *bytes, size_t count, 
     }
 }
 
+#define TRACE_PIECE_BYTES ((size_t)1 << 20)
+
+static enum mf_status send_trace(struct mf_service *service, struct mf_rpc_call *call,
+                                 const Memferry__V1__GetTraceRequest *request)
+{
+    struct mf_session *session = NULL;
+    char *text = NULL;
+    size_t count = 0;
+    MF_TRY(
+        mf_session_get(service->sessions, mf_rpc_call_peer(call), request->session_id, &session));
+    enum mf_status status = mf_trace_session(session, &text, &count);
+    mf_session_put(session);
+    for (size_t done = 0; done < count && status == MF_STATUS_OK; done += TRACE_PIECE_BYTES) {
+        Memferry__V1__GetTraceResponse piece = MEMFERRY__V1__GET_TRACE_RESPONSE__INIT;
+        piece.json.data = (uint8_t *)text + done;
+        piece.json.len = count - done < TRACE_PIECE_BYTES ? count - done : TRACE_PIECE_BYTES;
+        status = mf_service_table_send(call, &piece.base, true);
+    }
+    free(text);
+    return status;
+}
+
+static void get_trace(struct mf_rpc_call *call, const uint8_t *bytes, size_t count, void *context)
+{
+    Memferry__V1__GetTraceRequest *request = NULL;
+    enum mf_status status = mf_wire_unpack(&memferry__v1__get_trace_request__descriptor, bytes,
+                                           count, 0, (ProtobufCMessage **)&request);
+    if (status == MF_STATUS_OK) {
+        status = send_trace(context, call, request);
+    }
+    mf_wire_free(request);
+    if (status == MF_STATUS_OK) {
+        mf_rpc_call_finish(call);
+    } else {
+        fail(call);
+    }
+}
+
 void mf_service_training_add(struct mf_service *service, struct mf_rpc_server *server)
 {
 #define METHOD(name, the_kind, function)                                                           \
@@ -357,6 +396,7 @@ void mf_service_training_add(struct mf_service *service, struct mf_rpc_server *s
         METHOD("LoadState", MF_RPC_UNARY, load_state),
         METHOD("Run", MF_RPC_SERVER_STREAM, run),
         METHOD("Watch", MF_RPC_SERVER_STREAM, watch),
+        METHOD("GetTrace", MF_RPC_SERVER_STREAM, get_trace),
     };
 #undef METHOD
 #define ROW(name, lower, function)                                                                 \

@@ -122,6 +122,7 @@ static void set_state(struct mf_session *session, enum mf_session_state state)
 static void end_session(struct mf_session *session, enum mf_status status)
 {
     struct mf_error error = *mf_status_error();
+    set_state(session, MF_SESSION_CLOSING);
     mf_session_call_cancel_all(session);
     mf_session_work_close(session);
     pthread_mutex_lock(&session->lock);

@@ -15,6 +15,7 @@
     X(OPENING, "opening")                                                                          \
     X(READY, "ready")                                                                              \
     X(RUNNING, "running")                                                                          \
+    X(CLOSING, "closing")                                                                          \
     X(CLOSED, "closed")                                                                            \
     X(FINISHED, "finished")                                                                        \
     X(STOPPED, "stopped")                                                                          \
@@ -53,6 +54,7 @@ struct mf_session {
     pthread_mutex_t lock; /* guards everything below */
     pthread_cond_t wake;  /* a call came, or stop was set, or it has ended */
     int32_t references;
+    int32_t readers; /* others that use the executor now; it is closed when there are none */
     enum mf_session_state state;
     bool stop;
     bool save_on_stop;

@@ -181,6 +181,11 @@ static enum mf_status close_executor(struct mf_session_job *job)
 
 void mf_session_work_close(struct mf_session *session)
 {
+    pthread_mutex_lock(&session->lock);
+    while (session->readers > 0) {
+        pthread_cond_wait(&session->wake, &session->lock);
+    }
+    pthread_mutex_unlock(&session->lock);
     if (session->executor != NULL &&
         mf_session_work_device(session, "closing", close_executor, NULL) != MF_STATUS_OK) {
         mf_log_error("session %.8s: memory could not be freed: %s", session->id, mf_status_text());
