@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "profiler/operands.h"
 #include "profiler/statistics.h"
@@ -17,6 +18,11 @@
 #define SET_BYTES_MAX (1ll << 46)
 /* Scratch that is kept between measurements is at most this share of the device's memory. */
 #define KEEP_SHARE 8
+/* After a pause of so long a device is slow at first (measured on two cores: twofold, for some 80
+ * ms, until its threads are on cores of their own): it is kept busy for a while before it counts.
+ */
+#define PAUSE_NS 5000000
+#define WARM_NS 120000000
 
 struct plan {
     const struct mf_signature *signature;
@@ -193,17 +199,38 @@ static enum mf_status run(const struct mf_device_interface *interface, struct mf
     return MF_STATUS_OK;
 }
 
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+/* Leaves in ns[0] what one call takes. */
+static enum mf_status warm_up(const struct mf_device_interface *interface, struct mf_device *device,
+                              const struct plan *plan, const struct mf_kernel_call *calls,
+                              bool paused, double *ns)
+{
+    int64_t end_ns = now_ns() + (paused ? WARM_NS : 0);
+    MF_TRY(run(interface, device, plan, calls, 1, ns));
+    while (now_ns() < end_ns) {
+        MF_TRY(run(interface, device, plan, calls, 1, ns));
+    }
+    return MF_STATUS_OK;
+}
+
 static enum mf_status measure(const struct mf_device_interface *interface, struct mf_device *device,
                               struct mf_measure_scratch *scratch, struct plan *plan,
                               double seconds_max, struct mf_measurement *out)
 {
     struct mf_kernel_call calls[COPIES_MAX];
     double ns[REPEATS_MAX];
+    bool paused = now_ns() - scratch->ended_ns > PAUSE_NS;
     MF_TRY(lay_out(plan));
     MF_TRY(grow(interface, device, scratch, plan));
     MF_TRY(interface->prepare(device, REPEATS_MAX));
     MF_TRY(prepare_calls(interface, device, scratch, plan, calls));
-    MF_TRY(run(interface, device, plan, calls, 1, ns)); /* warms up, and tells how long it takes */
+    MF_TRY(warm_up(interface, device, plan, calls, paused, ns));
     double repeats = ns[0] > 0 ? seconds_max * 1e9 / ns[0] : REPEATS_MAX;
     int32_t count = repeats < REPEATS_MAX ? (int32_t)repeats : REPEATS_MAX;
     count = count > REPEATS_MIN ? count : REPEATS_MIN;
@@ -232,6 +259,7 @@ enum mf_status mf_measure_one(const struct mf_device_interface *interface, struc
         scratch->device_bytes > described.memory_bytes / KEEP_SHARE) {
         mf_measure_release(interface, device, scratch);
     }
+    scratch->ended_ns = now_ns();
     return status == MF_STATUS_OK ? status : mf_status_restore(&error);
 }
 

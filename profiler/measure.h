@@ -32,6 +32,7 @@ struct mf_measure_scratch {
     int64_t device_bytes;
     void *host; /* mapped */
     int64_t host_bytes;
+    int64_t ended_ns; /* when the last measurement did */
 };
 /* Gives the memory back; also fit after a failure. */
 void mf_measure_release(const struct mf_device_interface *interface, struct mf_device *device,
