@@ -6,16 +6,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/clock.h"
 #include "core/limits.h"
 #include "runtime/executor_internal.h"
 #include "runtime/rope.h"
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000ll + now.tv_nsec;
-}
 
 void *mf_executor_host_pointer(const struct mf_executor *executor, int32_t buffer, int64_t offset)
 {
@@ -315,7 +309,7 @@ static enum mf_status run_graph(struct mf_executor *executor, enum mf_step_varia
     if (executor->failed) {
         return mf_status_set(MF_STATUS_DEVICE, "the job failed before; it can only be closed");
     }
-    int64_t start_ns = now_ns();
+    int64_t start_ns = mf_clock_ns();
     enum mf_status status = executor->interface->begin(executor->device, executor->trace);
     if (status == MF_STATUS_OK) {
         status = issue(executor, step, position);
@@ -325,7 +319,7 @@ static enum mf_status run_graph(struct mf_executor *executor, enum mf_step_varia
     executor->failed = status != MF_STATUS_OK;
     executor->last_variant = variant;
     if (!executor->failed) {
-        measure(executor, step, now_ns() - start_ns);
+        measure(executor, step, mf_clock_ns() - start_ns);
     }
     return status;
 }

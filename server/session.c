@@ -6,6 +6,7 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "core/clock.h"
 #include "core/limits.h"
 #include "core/log.h"
 #include "db/store.h"
@@ -21,13 +22,6 @@ static const char *const state_names[] = {
 const char *mf_session_state_name(enum mf_session_state state)
 {
     return state_names[state];
-}
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000ll + now.tv_nsec;
 }
 
 static void new_id(char out[static MF_SESSION_ID_MAX])
@@ -205,7 +199,7 @@ enum mf_status mf_session_start(struct mf_session_table *table, struct mf_rpc_ca
     session->next_seq = 1;
     session->started_unix_s = time(NULL);
     session->plan_how = "";
-    session->lease_end_ns = now_ns() + (int64_t)(session->spec.lease_s * 1e9);
+    session->lease_end_ns = mf_clock_ns() + (int64_t)(session->spec.lease_s * 1e9);
     pthread_mutex_init(&session->lock, NULL);
     pthread_cond_init(&session->wake, NULL);
     new_id(session->id);
@@ -252,7 +246,7 @@ enum mf_status mf_session_get(struct mf_session_table *table, const struct mf_pe
     if (matches == 1) {
         pthread_mutex_lock(&(*out)->lock);
         (*out)->references++;
-        (*out)->lease_end_ns = now_ns() + (int64_t)((*out)->spec.lease_s * 1e9);
+        (*out)->lease_end_ns = mf_clock_ns() + (int64_t)((*out)->spec.lease_s * 1e9);
         pthread_mutex_unlock(&(*out)->lock);
     }
     pthread_mutex_unlock(&table->lock);
@@ -314,7 +308,7 @@ static void end_expired(struct mf_session_table *table)
         struct mf_session *session = table->sessions[i];
         pthread_mutex_lock(&session->lock);
         bool expired = session->spec.run == NULL && !session->stop && session->call_count == 0 &&
-                       session->state == MF_SESSION_READY && now_ns() > session->lease_end_ns;
+                       session->state == MF_SESSION_READY && mf_clock_ns() > session->lease_end_ns;
         if (expired) {
             mf_log_warn("session %.8s: its lease of %.0f s ran out", session->id,
                         session->spec.lease_s);
@@ -452,7 +446,7 @@ void mf_session_describe(struct mf_session *session, struct mf_arena *arena,
     out->tokens_per_second = session->tokens_per_second;
     out->device_bytes = session->device_bytes;
     out->host_bytes = session->host_bytes;
-    double lease_left_s = (double)(session->lease_end_ns - now_ns()) * 1e-9;
+    double lease_left_s = (double)(session->lease_end_ns - mf_clock_ns()) * 1e-9;
     out->lease_left_seconds = session->spec.run != NULL ? -1 : lease_left_s > 0 ? lease_left_s : 0;
     out->steps_total = session->steps_total;
     out->started_unix_seconds = session->started_unix_s;

@@ -1,19 +1,13 @@
 /* What a session tells those who watch it. A slow reader loses events, never the end. */
 #include <time.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "proto/wire.h"
 #include "server/convert.h"
 #include "server/session_internal.h"
 
 #define PROGRESS_INTERVAL_NS 100000000ll
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000ll + now.tv_nsec;
-}
 
 /* With the lock held: sends to all, forgetting those who have gone. */
 static void send_all(struct mf_session *session, const ProtobufCMessage *message)
@@ -54,7 +48,7 @@ static void send_event(struct mf_session *session, Memferry__V1__SessionProgress
 
 void mf_session_event_progress(struct mf_session *session, const char *what, double done)
 {
-    int64_t now = now_ns();
+    int64_t now = mf_clock_ns();
     if (done > 0 && done < 1 && now - session->progress_ns < PROGRESS_INTERVAL_NS) {
         return;
     }

@@ -3,18 +3,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "planner/step.h"
 #include "runtime/sample.h"
 #include "server/convert.h"
 #include "server/session_internal.h"
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000ll + now.tv_nsec;
-}
 
 /* ---- the device worker ---- */
 
@@ -242,20 +236,20 @@ static enum mf_status read_adam(const struct mf_session *session,
 static enum mf_status job_forward_backward(struct mf_session_job *job)
 {
     struct step_work *work = job->context;
-    int64_t start = now_ns();
+    int64_t start = mf_clock_ns();
     MF_TRY(mf_executor_forward_backward(job->session->executor, work->batch->tokens,
                                         work->batch->labels, work->update ? &work->adam : NULL,
                                         &work->micro, &work->updated));
-    work->elapsed_ns = now_ns() - start;
+    work->elapsed_ns = mf_clock_ns() - start;
     return MF_STATUS_OK;
 }
 
 static enum mf_status job_update(struct mf_session_job *job)
 {
     struct step_work *work = job->context;
-    int64_t start = now_ns();
+    int64_t start = mf_clock_ns();
     MF_TRY(mf_executor_update(job->session->executor, &work->adam, &work->updated));
-    work->elapsed_ns = now_ns() - start;
+    work->elapsed_ns = mf_clock_ns() - start;
     return MF_STATUS_OK;
 }
 
