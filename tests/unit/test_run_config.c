@@ -558,6 +558,53 @@ static void quickstart(void **state)
     mf_run_config_reset(&config);
 }
 
+/* Every key of a resolved config is in the docs between backquotes. */
+static void check_documented(const json_t *object, const char *docs)
+{
+    const char *key = NULL;
+    json_t *value = NULL;
+    json_object_foreach((json_t *)object, key, value)
+    {
+        char quoted[128];
+        char path_end[128];
+        snprintf(quoted, sizeof(quoted), "`%s`", key);
+        snprintf(path_end, sizeof(path_end), ".%s`", key);
+        if (strstr(docs, quoted) == NULL && strstr(docs, path_end) == NULL &&
+            strcmp(key, "bf16") != 0 && strcmp(key, "params") != 0 &&
+            strcmp(key, "optimizer") != 0) {
+            fail_msg("docs/RUNS.md does not mention `%s`", key);
+        }
+        if (strcmp(key, "reasons") != 0 && strcmp(key, "placement") != 0) {
+            check_documented(value, docs);
+        }
+    }
+}
+
+static void documented(void **state)
+{
+    (void)state;
+    static const char open[] = "```json\n";
+    char *docs = harness_read(harness_source("docs/RUNS.md"), NULL);
+    struct mf_run_config config;
+    read_ok(config_text("", ", \"sample\": {}"), &config);
+    json_t *json = mf_run_config_resolved(&config);
+    check_documented(json, docs);
+    json_decref(json);
+    mf_run_config_reset(&config);
+    int examples = 0;
+    for (char *at = docs; (at = strstr(at, open)) != NULL; examples++) {
+        at += strlen(open);
+        char *end = strstr(at, "```");
+        assert_non_null(end);
+        *end = '\0';
+        read_ok(at, &config);
+        assert_int_equal(config.warning_count, 0);
+        mf_run_config_reset(&config);
+        at = end + 1;
+    }
+    assert_int_equal(examples, 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -568,6 +615,7 @@ int main(void)
         cmocka_unit_test(refusals),      cmocka_unit_test(refused_values),
         cmocka_unit_test(limits),        cmocka_unit_test(models),
         cmocka_unit_test(resolved),      cmocka_unit_test(quickstart),
+        cmocka_unit_test(documented),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
