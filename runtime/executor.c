@@ -280,10 +280,11 @@ static enum mf_status issue(struct mf_executor *executor, const struct mf_step *
     return MF_STATUS_OK;
 }
 
-static void measure(struct mf_executor *executor, const struct mf_step *step, int64_t wall_ns)
+static void measure(struct mf_executor *executor, const struct mf_step *step, int64_t issue_ns,
+                    int64_t wall_ns)
 {
     struct mf_executor_timing *timing = &executor->timing;
-    *timing = (struct mf_executor_timing){.wall_ns = wall_ns};
+    *timing = (struct mf_executor_timing){.wall_ns = wall_ns, .issue_ns = issue_ns};
     int64_t busy_ns = 0;
     for (int32_t i = 0; i < step->task_count; i++) {
         const struct mf_task *task = &step->tasks[i];
@@ -310,16 +311,18 @@ static enum mf_status run_graph(struct mf_executor *executor, enum mf_step_varia
         return mf_status_set(MF_STATUS_DEVICE, "the job failed before; it can only be closed");
     }
     int64_t start_ns = mf_clock_ns();
+    int64_t issued_ns = start_ns;
     enum mf_status status = executor->interface->begin(executor->device, executor->trace);
     if (status == MF_STATUS_OK) {
         status = issue(executor, step, position);
+        issued_ns = mf_clock_ns();
         enum mf_status synced = executor->interface->sync(executor->device);
         status = status == MF_STATUS_OK ? synced : status;
     }
     executor->failed = status != MF_STATUS_OK;
     executor->last_variant = variant;
     if (!executor->failed) {
-        measure(executor, step, mf_clock_ns() - start_ns);
+        measure(executor, step, issued_ns - start_ns, mf_clock_ns() - start_ns);
     }
     return status;
 }

@@ -51,7 +51,8 @@ struct mf_update_result {
 /* What one graph took; `stall` needs tracing. */
 struct mf_executor_timing {
     int64_t wall_ns;
-    double stall; /* share of the time the compute lane was idle, 0..1 */
+    int64_t issue_ns; /* of it: until the last task was queued */
+    double stall;     /* share of the time the compute lane was idle, 0..1 */
     int64_t h2d_bytes, d2h_bytes, direct_bytes;
 };
 

@@ -24,6 +24,7 @@ struct step_work {
 static enum mf_status job_step(struct mf_session_job *job)
 {
     struct step_work *work = job->context;
+    mf_session_work_trace(job);
     MF_TRY(mf_executor_run(job->session->executor, work->run->tokens, work->run->labels,
                            &work->adam, &work->update));
     work->timing = *mf_executor_timing(job->session->executor);
@@ -33,6 +34,7 @@ static enum mf_status job_step(struct mf_session_job *job)
 static enum mf_status job_evaluate(struct mf_session_job *job)
 {
     struct step_work *work = job->context;
+    mf_session_work_trace(job);
     return mf_executor_evaluate(job->session->executor, work->run->tokens, work->run->labels,
                                 &work->evaluated, NULL);
 }

@@ -66,7 +66,8 @@ struct mf_session {
     struct mf_rpc_call *watchers[MF_SESSION_WATCHERS_MAX];
     int32_t watcher_count;
     int64_t lease_end_ns;
-    int64_t progress_ns; /* when progress was last told */
+    int64_t trace_end_ns; /* until then every graph is traced, whatever that costs */
+    int64_t progress_ns;  /* when progress was last told */
     char plan_id[MF_HASH_TEXT_MAX];
     int64_t device_bytes, host_bytes;
     int64_t step, steps_total;
@@ -129,6 +130,8 @@ struct mf_session_job {
 enum mf_status mf_session_work_device(struct mf_session *session, const char *what,
                                       enum mf_status (*run)(struct mf_session_job *job),
                                       void *context) MF_MUST_USE;
+/* Before a graph, on the device worker: traces it where that costs nothing, or is asked for. */
+void mf_session_work_trace(struct mf_session_job *job);
 /* session_state.c: saving and loading through the device worker, unit by unit. */
 enum mf_status mf_session_state_save(struct mf_session *session, const char *folder,
                                      bool weights_only, const json_t *extra) MF_MUST_USE;

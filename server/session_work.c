@@ -35,6 +35,16 @@ enum mf_status mf_session_work_device(struct mf_session *session, const char *wh
     return job.status == MF_STATUS_OK ? MF_STATUS_OK : mf_status_restore(&job.error);
 }
 
+void mf_session_work_trace(struct mf_session_job *job)
+{
+    struct mf_session *session = job->session;
+    bool cheap = strcmp(job->interface->name, "host") == 0; /* two looks at a clock a task */
+    pthread_mutex_lock(&session->lock);
+    bool wanted = mf_clock_ns() < session->trace_end_ns;
+    pthread_mutex_unlock(&session->lock);
+    mf_executor_set_trace(session->executor, cheap || wanted);
+}
+
 /* ---- opening ---- */
 
 static void tell_progress(void *context, const char *what, double done)
@@ -147,7 +157,6 @@ static enum mf_status admit_and_open(struct mf_session_job *job)
     }
     MF_TRY(mf_executor_open(job->interface, job->device, &session->spec.model, &session->plan,
                             pin_progress, session, &session->executor));
-    mf_executor_set_trace(session->executor, true);
     pthread_mutex_lock(&session->lock);
     session->device_bytes = mf_executor_bytes(session->executor, MF_SPACE_DEVICE);
     session->host_bytes = mf_executor_bytes(session->executor, MF_SPACE_HOST);
@@ -236,6 +245,7 @@ static enum mf_status read_adam(const struct mf_session *session,
 static enum mf_status job_forward_backward(struct mf_session_job *job)
 {
     struct step_work *work = job->context;
+    mf_session_work_trace(job);
     int64_t start = mf_clock_ns();
     MF_TRY(mf_executor_forward_backward(job->session->executor, work->batch->tokens,
                                         work->batch->labels, work->update ? &work->adam : NULL,
@@ -247,6 +257,7 @@ static enum mf_status job_forward_backward(struct mf_session_job *job)
 static enum mf_status job_update(struct mf_session_job *job)
 {
     struct step_work *work = job->context;
+    mf_session_work_trace(job);
     int64_t start = mf_clock_ns();
     MF_TRY(mf_executor_update(job->session->executor, &work->adam, &work->updated));
     work->elapsed_ns = mf_clock_ns() - start;
@@ -256,6 +267,7 @@ static enum mf_status job_update(struct mf_session_job *job)
 static enum mf_status job_evaluate(struct mf_session_job *job)
 {
     struct step_work *work = job->context;
+    mf_session_work_trace(job);
     return mf_executor_evaluate(job->session->executor, work->batch->tokens, work->batch->labels,
                                 &work->micro, work->logprobs);
 }

@@ -5,10 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "core/clock.h"
 #include "planner/cost.h"
 #include "planner/simulate.h"
 #include "server/session_internal.h"
+
+#define WAIT_NS INT64_C(5000000000) /* for a graph to be traced */
+#define POLL_NS 20000000
 
 struct snapshot {
     struct mf_step step;      /* a shallow copy, but for its tasks */
@@ -28,11 +33,14 @@ static enum mf_status job_copy(struct mf_session_job *job)
 {
     struct snapshot *snapshot = job->context;
     const struct mf_executor *executor = job->session->executor;
-    if (mf_executor_timing(executor)->wall_ns == 0) {
-        return mf_status_set(MF_STATUS_NOT_FOUND, "session %.8s has not done a step yet",
+    const struct mf_step *graph = mf_executor_graph(executor);
+    struct mf_device_span any;
+    if (mf_executor_timing(executor)->wall_ns == 0 || !mf_executor_span(executor, 0, &any)) {
+        return mf_status_set(MF_STATUS_NOT_FOUND,
+                             "session %.8s has done nothing since a trace was asked for: ask "
+                             "while it trains",
                              job->session->id);
     }
-    const struct mf_step *graph = mf_executor_graph(executor);
     size_t count = (size_t)graph->task_count;
     snapshot->step = *graph;
     snapshot->step.tasks = malloc(count * sizeof(struct mf_task));
@@ -108,10 +116,43 @@ static void write_spans(FILE *file, const struct mf_session *session,
     }
 }
 
+/* A traced graph, waiting for one if the last was not. */
+static enum mf_status copy_traced(struct mf_session *session, struct snapshot *snapshot)
+{
+    int64_t end_ns = mf_clock_ns() + WAIT_NS;
+    pthread_mutex_lock(&session->lock);
+    session->trace_end_ns = end_ns;
+    pthread_mutex_unlock(&session->lock);
+    enum mf_status status = MF_STATUS_OK;
+    do {
+        status = mf_session_work_device(session, "copying a trace", job_copy, snapshot);
+        if (status == MF_STATUS_NOT_FOUND) {
+            nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+        }
+    } while (status == MF_STATUS_NOT_FOUND && mf_clock_ns() < end_ns);
+    return status;
+}
+
+static void write_trace(const struct mf_session *session, const struct snapshot *snapshot,
+                        char **text, size_t *count)
+{
+    FILE *file = open_memstream(text, count);
+    MF_ASSERT(file != NULL);
+    fprintf(file,
+            "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"session\":\"%s\","
+            "\"plan\":\"%s\"},\"traceEvents\":[\n",
+            session->id, session->plan_id);
+    write_names(file);
+    write_spans(file, session, snapshot, 1, snapshot->predicted);
+    write_spans(file, session, snapshot, 2, snapshot->measured);
+    fprintf(file, "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":1,"
+                  "\"args\":{\"sort_index\":1}}]}\n");
+    MF_ASSERT(fclose(file) == 0);
+}
+
 enum mf_status mf_trace_session(struct mf_session *session, char **text, size_t *count)
 {
     struct snapshot snapshot = {0};
-    enum mf_status status = MF_STATUS_OK;
     pthread_mutex_lock(&session->lock);
     bool open = session->state == MF_SESSION_READY || session->state == MF_SESSION_RUNNING;
     session->readers += open; /* keeps the executor until we are done */
@@ -119,25 +160,14 @@ enum mf_status mf_trace_session(struct mf_session *session, char **text, size_t 
     if (!open) {
         return mf_status_set(MF_STATUS_NOT_FOUND, "session %.8s is not running", session->id);
     }
-    status = mf_session_work_device(session, "copying a trace", job_copy, &snapshot);
+    enum mf_status status = copy_traced(session, &snapshot);
     pthread_mutex_lock(&session->lock);
     session->readers--;
     pthread_cond_broadcast(&session->wake);
     pthread_mutex_unlock(&session->lock);
     if (status == MF_STATUS_OK) {
         predict(session, &snapshot);
-        FILE *file = open_memstream(text, count);
-        MF_ASSERT(file != NULL);
-        fprintf(file,
-                "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"session\":\"%s\","
-                "\"plan\":\"%s\"},\"traceEvents\":[\n",
-                session->id, session->plan_id);
-        write_names(file);
-        write_spans(file, session, &snapshot, 1, snapshot.predicted);
-        write_spans(file, session, &snapshot, 2, snapshot.measured);
-        fprintf(file, "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":1,"
-                      "\"args\":{\"sort_index\":1}}]}\n");
-        MF_ASSERT(fclose(file) == 0);
+        write_trace(session, &snapshot, text, count);
     }
     free_snapshot(&snapshot);
     return status;

@@ -256,11 +256,13 @@ static void any_plan_gives_the_same_bits(void **state)
     }
 }
 
-/* Panels are geometry: other panels may change sums, but never by more than rounding. */
+/* Panels are geometry: other panels may change sums, but never by more than rounding. At the first
+ * step that is all there is; five steps at this learning rate amplify it. */
 static void panels_change_only_rounding(void **state)
 {
     (void)state;
-    double loss[2];
+    double first[2];
+    double last[2];
     for (int i = 0; i < 2; i++) {
         struct mf_model model;
         struct mf_plan plan;
@@ -269,12 +271,14 @@ static void panels_change_only_rounding(void **state)
         new_outcome(&model, &found);
         mf_plan_init(&model, &workload, &plan);
         run_plan(&model, &plan, NULL, 0, true, &found);
-        loss[i] = found.loss[STEPS - 1];
+        first[i] = found.loss[0];
+        last[i] = found.loss[STEPS - 1];
         mf_plan_reset(&plan);
         free(found.parameters);
         mf_model_reset(&model);
     }
-    assert_near(loss[0], loss[1], 0.02, 0);
+    assert_near(first[0], first[1], 1e-3, 0);
+    assert_near(last[0], last[1], 0.1, 0);
 }
 
 int main(void)

@@ -8,7 +8,8 @@ folder with random weights is written by Transformers in bf16; memferry trains i
 budget that forces offloading (a real memferryd, driven by `memferry train`); PyTorch trains it with
 bf16 weights and activations and fp32 master weights on the same device. The text is the licence texts of
 /usr/share/common-licenses, or Python's own source where that folder is missing. Prints the greatest and
-the mean difference of the losses.
+the mean difference of the losses, and beside them how far Transformers is from itself when it
+computes attention another way (sdpa, eager): the noise of bf16.
 """
 import argparse
 import json
@@ -82,11 +83,11 @@ def run_memferry(options, folder, name, text):
     return [json.loads(line) for line in lines]
 
 
-def run_torch(options, folder, name, data):
+def run_torch(options, folder, name, data, attention):
     _, micro_batch, seq_len, _ = MODELS[name]
     device = "cuda" if options.device == "cuda" else "cpu"
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder / name, dtype=torch.bfloat16).to(device).train()
+        folder / name, dtype=torch.bfloat16, attn_implementation=attention).to(device).train()
     parameters = list(model.parameters())
     masters = [p.detach().float().clone().requires_grad_() for p in parameters]
     optimizer = torch.optim.AdamW(
@@ -127,13 +128,17 @@ def compare(options, folder, name):
     del model
     text, data = find_text(folder)
     ours = run_memferry(options, folder, name, text)
-    theirs, torch_seconds = run_torch(options, folder, name, data)
+    theirs, torch_seconds = run_torch(options, folder, name, data, "sdpa")
+    again, _ = run_torch(options, folder, name, data, "eager")
     differences = [abs(a["loss"] - b) for a, b in zip(ours, theirs)]
+    noise = [abs(a - b) for a, b in zip(again, theirs)]
     step_ms = sorted(a["step_time_ms"] for a in ours)[len(ours) // 2]
     result = {
         "model": name, "parameters": parameters, "steps": len(ours),
         "first_loss": [ours[0]["loss"], theirs[0]], "last_loss": [ours[-1]["loss"], theirs[-1]],
         "max_difference": max(differences), "mean_difference": sum(differences) / len(differences),
+        "noise_max": max(noise), "noise_mean": sum(noise) / len(noise),
+        "losses": [[a["loss"], b, c] for a, b, c in zip(ours, theirs, again)],
         "memferry_step_ms": step_ms, "predicted_step_ms": ours[-1]["predicted_step_ms"],
         "torch_resident_step_ms": torch_seconds * 1e3,
         "device_bytes": ours[-1]["hbm_peak_bytes"]}
@@ -157,7 +162,8 @@ def main():
     for result in results:
         print("{model}: {parameters:,} parameters, {steps} steps; loss memferry / Transformers: "
               "first {first_loss[0]:.4f} / {first_loss[1]:.4f}, last {last_loss[0]:.4f} / "
-              "{last_loss[1]:.4f}; difference max {max_difference:.4f}, mean {mean_difference:.5f}; "
+              "{last_loss[1]:.4f}; difference max {max_difference:.4f}, mean {mean_difference:.5f} (Transformers "
+              "with another attention against itself: {noise_max:.4f}, {noise_mean:.5f}); "
               "step {memferry_step_ms:.1f} ms offloaded (predicted {predicted_step_ms:.1f}), torch "
               "resident {torch_resident_step_ms:.1f} ms".format(**result))
     if options.json:
