@@ -14,6 +14,9 @@
 #define METHODS_MAX 128
 #define HOOKS_MAX 8
 #define PING_INTERVAL_MS 1000
+/* How long draining waits for idle clients to hang up by themselves, and how often it looks. */
+#define HANG_UP_MS 250
+#define LOOK_MS 50
 #define NS_PER_S 1000000000ll
 #define NS_PER_MS 1000000ll
 
@@ -289,6 +292,19 @@ static bool wait_quiet(struct mf_rpc_server *server, int64_t wait_ms)
     return quiet;
 }
 
+/* The same for a drain, which does not wait for connections without calls: an idle client of
+ * gRPC's C core may only look every 5 s whether its server goes away. */
+static bool wait_calls(struct mf_rpc_server *server, int64_t grace_ms)
+{
+    int64_t idle_ms = 0;
+    bool quiet = wait_quiet(server, 0);
+    for (int64_t ms = 0; !quiet && ms < grace_ms && idle_ms < HANG_UP_MS; ms += LOOK_MS) {
+        quiet = wait_quiet(server, LOOK_MS);
+        idle_ms = atomic_load(&server->live) == 0 ? idle_ms + LOOK_MS : 0;
+    }
+    return quiet;
+}
+
 void mf_rpc_server_drain(struct mf_rpc_server *server, int64_t grace_ms)
 {
     if (!server->started || server->drained) {
@@ -300,7 +316,7 @@ void mf_rpc_server_drain(struct mf_rpc_server *server, int64_t grace_ms)
     }
     mf_listener_stop(server->listener);
     grpc_server_shutdown_and_notify(server->core, server->queue, server);
-    if (!wait_quiet(server, grace_ms)) {
+    if (!wait_calls(server, grace_ms)) {
         mf_log_debug("rpc: cancelling %d calls still in flight", atomic_load(&server->live));
         grpc_server_cancel_all_calls(server->core);
         wait_quiet(server, -1);
