@@ -260,6 +260,10 @@ static enum mf_status on_event(struct job *job, const Memferry__V1__RunResponse 
         mf_render_step_sample(event->sample, job->context->render.out);
         fflush(job->context->render.out);
         break;
+    case MEMFERRY__V1__RUN_RESPONSE__EVENT_WARNING:
+        mf_render_progress_clear(&job->progress);
+        fprintf(stderr, "warning: %s\n", event->warning);
+        break;
     case MEMFERRY__V1__RUN_RESPONSE__EVENT_FINISHED:
         on_finished(job, event->finished);
         return outcome(event->finished);

@@ -59,12 +59,17 @@ static bool read_event(const Memferry__V1__RunResponse *from, struct memferry_ev
     case MEMFERRY__V1__RUN_RESPONSE__EVENT_SAMPLE:
         out->text = from->sample;
         return true;
+    case MEMFERRY__V1__RUN_RESPONSE__EVENT_WARNING:
+        out->text = from->warning;
+        return true;
     default:
         return false;
     }
 }
 
 _Static_assert((int)MEMFERRY_EVENT_PROGRESS == MEMFERRY__V1__RUN_RESPONSE__EVENT_PROGRESS,
+               "events are out of step");
+_Static_assert((int)MEMFERRY_EVENT_WARNING == MEMFERRY__V1__RUN_RESPONSE__EVENT_WARNING,
                "events are out of step");
 _Static_assert((int)MEMFERRY_EVENT_FINISHED == MEMFERRY__V1__RUN_RESPONSE__EVENT_FINISHED,
                "events are out of step");

@@ -41,7 +41,7 @@ static struct mf_step_ref input_gradient(struct mf_step_builder *builder, int32_
         *buffer = workspace(builder, builder->rows * width * 2);
     }
     /* Slices of one value start at multiples of its narrowest slice: a bit for each. */
-    int64_t bit = 1ll << (use->width < width ? use->column / use->width : 0);
+    int64_t bit = INT64_C(1) << (use->width < width ? use->column / use->width : 0);
     if ((builder->gradient_written[use->value] & bit) != 0) {
         *flags |= MF_SHAPE_ADD_TO_OUTPUT;
     }

@@ -13,7 +13,7 @@ static enum mf_status write_json(const char *folder, const char *name, json_t *v
 {
     struct mf_arena arena;
     mf_arena_init(&arena);
-    char *text = json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    char *text = json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     MF_ASSERT(text != NULL);
     enum mf_status status =
         mf_files_write(mf_arena_format(&arena, "%s/%s", folder, name), text, strlen(text));

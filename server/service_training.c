@@ -252,18 +252,26 @@ static enum mf_status read_run_model(struct mf_service *service, struct mf_sessi
     return MF_STATUS_OK;
 }
 
-/* A job may only name what its client may name. */
-static enum mf_status check_run_paths(struct mf_service *service, struct mf_session_spec *spec)
+/* From here on the resolved paths are used: what a link points to may change later. */
+static enum mf_status resolve(struct mf_service *service, struct mf_arena *arena,
+                              const char *const **paths, int32_t count)
 {
-    const struct mf_run_config *config = spec->run;
-    const char *resolved = NULL;
-    MF_TRY(mf_convert_path(service, config->output, &spec->arena, &resolved));
-    for (int32_t i = 0; i < config->data_path_count; i++) {
-        MF_TRY(mf_convert_path(service, config->data_paths[i], &spec->arena, &resolved));
+    const char **resolved = mf_arena_alloc(arena, (size_t)count + 1, sizeof(*resolved));
+    for (int32_t i = 0; i < count; i++) {
+        MF_TRY(mf_convert_path(service, (*paths)[i], arena, &resolved[i]));
     }
-    for (int32_t i = 0; i < config->validation_path_count; i++) {
-        MF_TRY(mf_convert_path(service, config->validation_paths[i], &spec->arena, &resolved));
-    }
+    *paths = resolved;
+    return MF_STATUS_OK;
+}
+
+/* A job may only name what its client may name. */
+static enum mf_status resolve_run_paths(struct mf_service *service, struct mf_session_spec *spec)
+{
+    struct mf_run_config *config = spec->run;
+    MF_TRY(mf_convert_path(service, config->output, &spec->arena, &config->output));
+    MF_TRY(resolve(service, &spec->arena, &config->data_paths, config->data_path_count));
+    MF_TRY(
+        resolve(service, &spec->arena, &config->validation_paths, config->validation_path_count));
     if (spec->resume[0] != '\0' && strcmp(spec->resume, "latest") != 0) {
         MF_TRY(mf_convert_path(service, spec->resume, &spec->arena, &spec->resume));
     }
@@ -276,7 +284,7 @@ static enum mf_status read_run(struct mf_service *service, const Memferry__V1__R
     spec->resume = mf_arena_string(&spec->arena, request->resume);
     MF_TRY(mf_run_config_read(request->config_json, request->base_folder, service->config.home,
                               spec->run));
-    MF_TRY(check_run_paths(service, spec));
+    MF_TRY(resolve_run_paths(service, spec));
     MF_TRY(read_run_model(service, spec));
     const struct mf_run_config *config = spec->run;
     spec->workload = config->workload;

@@ -432,7 +432,8 @@ enum memferry_event_kind {
     MEMFERRY_EVENT_STEP,         /* step */
     MEMFERRY_EVENT_CHECKPOINT,   /* text: the folder of a completed checkpoint */
     MEMFERRY_EVENT_SAMPLE,       /* text: what the model wrote */
-    MEMFERRY_EVENT_FINISHED      /* session: last */
+    MEMFERRY_EVENT_FINISHED,     /* session: last */
+    MEMFERRY_EVENT_WARNING       /* text: something went wrong that the job survives */
 };
 
 struct memferry_step_report {
