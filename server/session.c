@@ -133,15 +133,21 @@ static void end_session(struct mf_session *session, enum mf_status status)
     }
     pthread_mutex_unlock(&session->lock);
     remember(session);
-    mf_session_event_end(session);
     mf_log_info("session %.8s %s after %lld steps%s%s", session->id,
                 mf_session_state_name(session->state), (long long)session->step,
                 session->state == MF_SESSION_FAILED ? ": " : "",
                 session->state == MF_SESSION_FAILED ? session->error.text : "");
+}
+
+/* Who hears of the end finds the session in no list any more. Nobody can begin to watch once
+ * `ended` is set, so no stream is left open. */
+static void tell_ended(struct mf_session *session)
+{
     pthread_mutex_lock(&session->lock);
     session->ended = true;
     pthread_cond_broadcast(&session->wake);
     pthread_mutex_unlock(&session->lock);
+    mf_session_event_end(session);
 }
 
 static void *session_main(void *argument)
@@ -161,6 +167,7 @@ static void *session_main(void *argument)
     }
     end_session(session, status);
     take_out(session);
+    tell_ended(session);
     mf_session_put(session);
     return NULL;
 }
