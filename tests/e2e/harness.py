@@ -79,7 +79,9 @@ class Daemon:
         if self.channel is not None:
             self.channel.close()
         self.channel = grpc.insecure_channel("unix:" + self.socket,
-                                             options=[("grpc.use_local_subchannel_pool", 1)])
+                                             options=[
+            ("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 20),
+            ("grpc.min_reconnect_backoff_ms", 20)])
         self.hardware = hardware_pb2_grpc.HardwareServiceStub(self.channel)
         self.plans = plan_pb2_grpc.PlanServiceStub(self.channel)
         self.profiles = profile_pb2_grpc.ProfileServiceStub(self.channel)
