@@ -5,11 +5,11 @@
 
 MODEL: gpt2 (124M), llama (350M, grouped-query attention) or tiny (for a try on a CPU). For each, a
 folder with random weights is written by Transformers in bf16; memferry trains it under a device
-budget that forces offloading (a real memferryd, driven by `memferry train`); PyTorch trains it with
-bf16 weights and activations and fp32 master weights on the same device. The text is the licence texts of
-/usr/share/common-licenses, or Python's own source where that folder is missing. Prints the greatest and
-the mean difference of the losses, and beside them how far Transformers is from itself when it
-computes attention another way (sdpa, eager): the noise of bf16.
+budget that forces offloading (a real memferryd, driven by `memferry train`); PyTorch trains it
+with bf16 weights and activations and fp32 master weights on the same device. The text is the
+licence texts of /usr/share/common-licenses, or Python's own source where that folder is missing.
+Prints the greatest and the mean difference of the losses, and beside them how far Transformers is
+from itself when it computes attention another way (sdpa, eager): the noise of bf16.
 """
 import argparse
 import json
@@ -161,11 +161,13 @@ def main():
         shutil.rmtree(folder, ignore_errors=True)
     for result in results:
         print("{model}: {parameters:,} parameters, {steps} steps; loss memferry / Transformers: "
-              "first {first_loss[0]:.4f} / {first_loss[1]:.4f}, last {last_loss[0]:.4f} / "
-              "{last_loss[1]:.4f}; difference max {max_difference:.4f}, mean {mean_difference:.5f} (Transformers "
-              "with another attention against itself: {noise_max:.4f}, {noise_mean:.5f}); "
-              "step {memferry_step_ms:.1f} ms offloaded (predicted {predicted_step_ms:.1f}), torch "
-              "resident {torch_resident_step_ms:.1f} ms".format(**result))
+              "first {first_loss[0]:.4f} / {first_loss[1]:.4f}, "
+              "last {last_loss[0]:.4f} / {last_loss[1]:.4f}; "
+              "difference max {max_difference:.4f}, mean {mean_difference:.5f} "
+              "(Transformers with another attention against itself: {noise_max:.4f}, "
+              "{noise_mean:.5f}); step {memferry_step_ms:.1f} ms offloaded "
+              "(predicted {predicted_step_ms:.1f}), "
+              "torch resident {torch_resident_step_ms:.1f} ms".format(**result))
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 

@@ -10,7 +10,8 @@ bundle=$(realpath "${1:?a bundle}")
 what=${2:-all}
 
 libraries=$bundle/lib:/usr/local/cuda/lib64
-for folder in "$(python3 -c 'import nvidia, os; print(list(nvidia.__path__)[0])' 2>/dev/null)"/*/lib; do
+wheels=$(python3 -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null)
+for folder in "$wheels"/*/lib; do
     [ -d "$folder" ] && libraries+=:$folder
 done
 export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
