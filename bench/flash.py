@@ -1,4 +1,4 @@
-"""PyTorch's scaled_dot_product_attention on the shapes that bench/flash.cu times, backend by backend."""
+"""PyTorch's scaled_dot_product_attention on the shapes of bench/flash.cu, backend by backend."""
 
 import statistics
 

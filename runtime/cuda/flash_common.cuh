@@ -23,18 +23,20 @@
 #define MF_FLASH_WARPS (4 * MF_FLASH_GROUPS) /* warps that compute, and free what they read */
 #define MF_FLASH_LOG2E 1.4426950408889634f
 #define MF_FLASH_CACHE_BYTES (24 << 20) /* keys and values worth keeping in L2 at a time */
+#define MF_FLASH_SECTION_TILES 264      /* two rounds of an H200's multiprocessors */
 
 namespace mf_flash
 {
 
-/* Tiles in the order they are worked on: heads in sections whose keys and values fit the cache, in
- * a section the longest tiles first. */
+/* Tiles in the order they are worked on: heads in sections whose keys and values fit the cache. The
+ * last section starts with its longest tiles, and each other way round than the next, so that the
+ * lengths change slowly and each block gets its share of long ones. */
 struct schedule {
-    int32_t blocks;  /* tiles along a sequence */
-    int32_t units;   /* heads of all sequences */
-    int32_t heads;   /* heads of one sequence */
-    int32_t section; /* units in a section */
-    bool last_first; /* the last tile of a sequence is the longest */
+    int32_t blocks;   /* tiles along a sequence */
+    int32_t units;    /* heads of all sequences */
+    int32_t heads;    /* heads of one sequence */
+    int32_t sections; /* as equal as can be, the larger ones first */
+    bool last_first;  /* the last tile of a sequence is the longest */
 };
 
 struct tile {
@@ -54,13 +56,23 @@ static __device__ __forceinline__ bool take(const struct schedule *plan, int32_t
     if (position >= plan->blocks * plan->units) {
         return false;
     }
-    int32_t section = position / (plan->section * plan->blocks);
-    int32_t start = section * plan->section;
-    int32_t width = min(plan->section, plan->units - start);
-    position -= start * plan->blocks;
+    int32_t width = plan->units / plan->sections;
+    int32_t larger = plan->units % plan->sections;
+    int32_t unit = larger * (width + 1);
+    int32_t section = larger;
+    if (position < unit * plan->blocks) {
+        width++;
+        unit = 0;
+        section = 0;
+    }
+    position -= unit * plan->blocks;
+    section += position / (width * plan->blocks);
+    unit += position / (width * plan->blocks) * width;
+    position %= width * plan->blocks;
+    unit += position % width;
     int32_t rank = position / width;
-    int32_t unit = start + position % width;
-    out->first = (plan->last_first ? plan->blocks - 1 - rank : rank) * MF_FLASH_TILE;
+    bool reversed = plan->last_first != ((plan->sections - 1 - section) % 2 != 0);
+    out->first = (reversed ? plan->blocks - 1 - rank : rank) * MF_FLASH_TILE;
     out->head = unit % plan->heads;
     out->batch = unit / plan->heads;
     return true;
@@ -74,6 +86,14 @@ static __device__ __forceinline__ int32_t turns(const struct schedule *plan)
 static __device__ __forceinline__ uint32_t shared_address(const void *pointer)
 {
     return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+/* The block's dynamic memory from its first multiple of 1024 on, where swizzled tiles may start. An
+ * offset to the array, so that the compiler still knows it as shared memory. */
+static __device__ __forceinline__ uint8_t *shared_memory()
+{
+    extern __shared__ uint8_t memory[];
+    return memory + (0u - shared_address(memory)) % 1024;
 }
 
 static __device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t count)
@@ -122,15 +142,17 @@ static __device__ __forceinline__ void barrier_publish()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* The copying group needs few registers; the others take what it gives back. */
-static __device__ __forceinline__ void registers_give()
+/* The copying group needs few registers; the others take what it gives back: 2 * 240 + 24 or 2 *
+ * 232
+ * + 40 are what a block starts with, 3 * 168. */
+template <bool MORE> static __device__ __forceinline__ void registers_give()
 {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(MORE ? 40 : 24));
 }
 
-static __device__ __forceinline__ void registers_take()
+template <bool MORE> static __device__ __forceinline__ void registers_take()
 {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MORE ? 232 : 240));
 }
 
 /* A ring of STAGES buffers: where use number `count` goes, and the parity of its barriers. */
@@ -306,8 +328,8 @@ static inline int64_t head_bytes(const struct mf_flash_args *args)
     return (int64_t)args->seq_len * args->head_dim * 4;
 }
 
-/* `heads` are those that tiles belong to; the blocks of one unit read the same unit_bytes again and
- * again, so a section holds as many as the cache does. */
+/* `heads` are those that tiles belong to; the tiles of one unit read the same unit_bytes again and
+ * again. Sections smaller than some rounds of tiles could not be dealt out evenly. */
 static inline struct schedule make_schedule(const struct mf_flash_args *args, int32_t heads,
                                             int64_t unit_bytes, bool last_first)
 {
@@ -315,9 +337,11 @@ static inline struct schedule make_schedule(const struct mf_flash_args *args, in
     plan.blocks = (args->seq_len + MF_FLASH_TILE - 1) / MF_FLASH_TILE;
     plan.units = (int32_t)(args->rows / args->seq_len) * heads;
     plan.heads = heads;
-    int64_t units = MF_FLASH_CACHE_BYTES / (unit_bytes > 0 ? unit_bytes : 1);
-    units = units < 1 ? 1 : units;
-    plan.section = units < plan.units ? (int32_t)units : plan.units;
+    int64_t wanted = (plan.units * unit_bytes + MF_FLASH_CACHE_BYTES - 1) / MF_FLASH_CACHE_BYTES;
+    int64_t possible = (int64_t)plan.units * plan.blocks / MF_FLASH_SECTION_TILES;
+    int64_t sections = wanted < possible ? wanted : possible;
+    sections = sections < plan.units ? sections : plan.units;
+    plan.sections = sections > 1 ? (int32_t)sections : 1;
     plan.last_first = last_first;
     return plan;
 }

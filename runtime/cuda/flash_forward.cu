@@ -27,11 +27,11 @@ struct forward_params {
 };
 
 template <int DEPTH> struct forward_shared {
-    __nv_bfloat16 q[MF_FLASH_TILE * DEPTH];
+    __nv_bfloat16 q[MF_FLASH_GROUPS][64 * DEPTH];
     __nv_bfloat16 k[forward_stages][forward_keys * DEPTH];
     __nv_bfloat16 v[forward_stages][forward_keys * DEPTH];
-    uint64_t q_full;
-    uint64_t q_free;
+    uint64_t q_full[MF_FLASH_GROUPS]; /* for each group its rows, so that one may be ahead */
+    uint64_t q_free[MF_FLASH_GROUPS];
     uint64_t k_full[forward_stages];
     uint64_t k_free[forward_stages];
     uint64_t v_full[forward_stages];
@@ -43,6 +43,20 @@ static __device__ __forceinline__ int32_t last_keys(const struct forward_params 
 {
     int32_t end = min(tile->first + MF_FLASH_TILE, p->seq_len);
     return (end + forward_keys - 1) / forward_keys - 1;
+}
+
+template <int DEPTH>
+static __device__ __forceinline__ void forward_copy_own(const struct forward_params *p,
+                                                        struct forward_shared<DEPTH> *shared,
+                                                        const struct tile *tile, ring<1> queries)
+{
+#pragma unroll
+    for (int group = 0; group < MF_FLASH_GROUPS; group++) {
+        barrier_wait(&shared->q_free[group], queries.parity() ^ 1);
+        barrier_expect(&shared->q_full[group], 64 * DEPTH * 2);
+        copy_tile<64, DEPTH>(&p->q, &shared->q_full[group], shared->q[group],
+                             tile->first + group * 64, tile->head, tile->batch);
+    }
 }
 
 /* One thread: copies what the others will read. */
@@ -58,18 +72,18 @@ static __device__ __forceinline__ void forward_copy(const struct forward_params 
         if (!take(&p->plan, turn, &tile)) {
             continue;
         }
-        barrier_wait(&shared->q_free, queries.parity() ^ 1);
-        barrier_expect(&shared->q_full, MF_FLASH_TILE * DEPTH * 2);
-        copy_tile<MF_FLASH_TILE, DEPTH>(&p->q, &shared->q_full, shared->q, tile.first, tile.head,
-                                        tile.batch);
-        queries.count++;
         int32_t head = tile.head / p->group;
-        for (int32_t block = last_keys(p, &tile); block >= 0; block--, keys.count++) {
+        int32_t last = last_keys(p, &tile);
+        for (int32_t block = last; block >= 0; block--, keys.count++) {
             uint32_t at = keys.stage();
             barrier_wait(&shared->k_free[at], keys.parity() ^ 1);
             barrier_expect(&shared->k_full[at], bytes);
             copy_tile<forward_keys, DEPTH>(&p->k, &shared->k_full[at], shared->k[at],
                                            block * forward_keys, head, tile.batch);
+            if (block == last) {
+                forward_copy_own<DEPTH>(p, shared, &tile, queries);
+                queries.count++;
+            }
             barrier_wait(&shared->v_free[at], keys.parity() ^ 1);
             barrier_expect(&shared->v_full[at], bytes);
             copy_tile<forward_keys, DEPTH>(&p->v, &shared->v_full[at], shared->v[at],
@@ -167,7 +181,7 @@ static __device__ __forceinline__ void start_scores(struct forward_shared<DEPTH>
     barrier_wait(&shared->k_full[keys.stage()], keys.parity());
     hold(scores);
     mma_fence();
-    product_of_rows<forward_keys, DEPTH>(scores, queries, MF_FLASH_TILE * 128,
+    product_of_rows<forward_keys, DEPTH>(scores, queries, 64 * 128,
                                          rows_descriptor(shared_address(shared->k[keys.stage()])),
                                          forward_keys * 128);
     mma_commit();
@@ -193,7 +207,8 @@ start_outputs(struct forward_shared<DEPTH> *shared, ring<forward_stages> keys,
 template <int DEPTH>
 static __device__ __forceinline__ void
 forward_tile(const struct forward_params *p, const struct tile *tile,
-             struct forward_shared<DEPTH> *shared, uint64_t queries, ring<forward_stages> *keys)
+             struct forward_shared<DEPTH> *shared, uint32_t group, uint64_t queries,
+             ring<forward_stages> *keys)
 {
     float scale = p->scale * MF_FLASH_LOG2E;
     float scores[forward_keys / 2];
@@ -224,7 +239,7 @@ forward_tile(const struct forward_params *p, const struct tile *tile,
         shrink_rows(sums, state.shrink);
         pack(scores, weights);
     }
-    barrier_release(&shared->q_free);
+    barrier_release(&shared->q_free[group]);
     start_outputs<DEPTH>(shared, *keys, weights, sums, accumulate);
     mma_wait<0>();
     hold(sums);
@@ -238,7 +253,7 @@ static __device__ __forceinline__ void forward_compute(const struct forward_para
                                                        struct forward_shared<DEPTH> *shared,
                                                        uint32_t group)
 {
-    uint64_t queries = rows_descriptor(shared_address(shared->q) + group * 64 * 128);
+    uint64_t queries = rows_descriptor(shared_address(shared->q[group]));
     ring<1> tiles = {0};
     ring<forward_stages> keys = {0};
     for (int32_t turn = 0; turn < turns(&p->plan); turn++) {
@@ -246,20 +261,21 @@ static __device__ __forceinline__ void forward_compute(const struct forward_para
         if (!take(&p->plan, turn, &tile)) {
             continue;
         }
-        barrier_wait(&shared->q_full, tiles.parity());
+        barrier_wait(&shared->q_full[group], tiles.parity());
         tiles.count++;
-        forward_tile<DEPTH>(p, &tile, shared, queries, &keys);
+        forward_tile<DEPTH>(p, &tile, shared, group, queries, &keys);
     }
 }
 
 template <int DEPTH>
 static __device__ __forceinline__ void forward_block(const struct forward_params *p)
 {
-    extern __shared__ uint8_t memory[];
-    auto *shared = (struct forward_shared<DEPTH> *)(((uintptr_t)memory + 1023) & ~(uintptr_t)1023);
+    auto *shared = (struct forward_shared<DEPTH> *)shared_memory();
     if (threadIdx.x == 0) {
-        barrier_init(&shared->q_full, 1);
-        barrier_init(&shared->q_free, MF_FLASH_WARPS);
+        for (int at = 0; at < MF_FLASH_GROUPS; at++) {
+            barrier_init(&shared->q_full[at], 1);
+            barrier_init(&shared->q_free[at], 4);
+        }
         for (int at = 0; at < forward_stages; at++) {
             barrier_init(&shared->k_full[at], 1);
             barrier_init(&shared->k_free[at], MF_FLASH_WARPS);
@@ -271,12 +287,12 @@ static __device__ __forceinline__ void forward_block(const struct forward_params
     __syncthreads();
     uint32_t group = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
     if (group == 0) {
-        registers_give();
+        registers_give<false>();
         if (threadIdx.x == 0) {
             forward_copy<DEPTH>(p, shared);
         }
     } else {
-        registers_take();
+        registers_take<false>();
         forward_compute<DEPTH>(p, shared, group - 1);
     }
 }
@@ -322,7 +338,7 @@ cudaError_t mf_flash_forward(const struct mf_flash_args *args, cudaStream_t stre
     p.heads = args->heads;
     p.head_dim = args->head_dim;
     p.scale = 1.0f / sqrtf((float)args->head_dim);
-    cudaError_t error = map_operand(args, &args->q, args->heads, MF_FLASH_TILE, &p.q);
+    cudaError_t error = map_operand(args, &args->q, args->heads, 64, &p.q);
     if (error == cudaSuccess) {
         error = map_operand(args, &args->k, args->kv_heads, forward_keys, &p.k);
     }
