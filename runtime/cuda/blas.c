@@ -384,6 +384,12 @@ enum mf_status mf_cuda_blas_run(struct mf_cuda_blas *blas, cudaStream_t stream,
         blas->handle, entry->operation, &one, product->a, entry->a, product->b, entry->b, &beta,
         product->out, entry->out, product->out, entry->out, &entry->algorithm, blas->workspace,
         MF_CUDA_BLAS_WORKSPACE_BYTES, stream);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) {
+        /* Proposed for odd strides, refused when asked: from now on always plain, so that the
+         * same product keeps the same bits. */
+        entry->plain = true;
+        return run_plain(stream, product);
+    }
     if (status != CUBLAS_STATUS_SUCCESS) {
         return mf_status_set(
             MF_STATUS_DEVICE, "cuBLASLt cannot run a product of %lld x %lld x %lld: status %d",
