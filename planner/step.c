@@ -194,6 +194,30 @@ void mf_step_reset(struct mf_step *step)
     memset(step, 0, sizeof(*step));
 }
 
+/* Variants whose graph is another's, or is not asked for. A later micro-batch differs from a first
+ * only in adding to gradients that are there. */
+static bool repeats(const struct mf_model *model, const struct mf_plan *plan,
+                    enum mf_step_variant variant)
+{
+    switch (variant) {
+    case MF_STEP_FIRST_UPDATE:
+        return plan->workload.accumulation == 1; /* that is MF_STEP_RUN */
+    case MF_STEP_LATER:
+    case MF_STEP_LATER_UPDATE:
+        return true; /* as MF_STEP_FIRST and MF_STEP_FIRST_UPDATE */
+    case MF_STEP_UPDATE:
+        return true; /* has only the persistent buffers, which all have */
+    case MF_STEP_LOGITS:
+        return !model->executable;
+    case MF_STEP_RUN:
+    case MF_STEP_FIRST:
+    case MF_STEP_EVALUATE:
+    case MF_STEP_VARIANT_COUNT:
+        break;
+    }
+    return false;
+}
+
 enum mf_status mf_step_peak(const struct mf_model *model, const struct mf_plan *plan,
                             int64_t out[static MF_SPACE_COUNT])
 {
@@ -201,7 +225,7 @@ enum mf_status mf_step_peak(const struct mf_model *model, const struct mf_plan *
     for (int variant = 0; variant < MF_STEP_VARIANT_COUNT; variant++) {
         struct mf_step_request request =
             mf_step_variant_request(plan, (enum mf_step_variant)variant);
-        if (request.logits && !model->executable) {
+        if (repeats(model, plan, (enum mf_step_variant)variant)) {
             continue;
         }
         struct mf_step step;

@@ -16,6 +16,10 @@
 #define MF_STEP_GRADIENT_SLOTS 3
 #define MF_STEP_STAGING_SLOTS 4
 #define MF_STEP_UPDATE_SLOTS 2
+/* Updates that pass through the device: how many wait for their state, and the slots for it, so
+ * that one waits, one comes in and one goes home. */
+#define MF_STEP_PASSING_MAX 1
+#define MF_STEP_PASSING_SLOTS 3
 
 enum mf_step_ring {
     MF_RING_WEIGHT,          /* device: streamed weight panels */
@@ -56,6 +60,14 @@ struct mf_step_upload {
     int32_t panel;
 };
 
+/* An update whose state is on its way to the device. */
+struct mf_step_passing {
+    int32_t owner;
+    int32_t panel;
+    struct mf_step_ref gradient;
+    struct mf_step_ref state;
+};
+
 struct mf_step_builder {
     const struct mf_model *model;
     const struct mf_plan *plan;
@@ -71,6 +83,8 @@ struct mf_step_builder {
     struct mf_step_ring_state rings[MF_RING_COUNT];
     struct mf_step_upload *uploads;
     int32_t upload_count, upload_capacity;
+    struct mf_step_passing passing[MF_STEP_PASSING_MAX + 1];
+    int32_t passing_count;
 
     /* Where we are. */
     enum mf_phase phase;

@@ -1,5 +1,6 @@
 /* The optimizer's part of a step: norms, clipping, and the update of each panel where it is due. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "planner/step_builder.h"
 
@@ -134,38 +135,79 @@ static void update_on_cpu(struct mf_step_builder *builder, int32_t owner, int32_
     }
 }
 
+/* The second half of an update that passes through the device: the kernel, and what goes home. */
+static void finish_passing(struct mf_step_builder *builder, const struct mf_step_passing *passing)
+{
+    const struct mf_unit *unit = &builder->model->units[passing->owner];
+    const struct mf_step_layout *layout = &builder->step->layout;
+    int32_t owner = passing->owner;
+    int32_t panel = passing->panel;
+    int64_t elements = mf_model_panel_size(unit, panel);
+    int32_t block = builder->block;
+    bool resident = mf_step_builder_decision(builder, owner)->forward == MF_WEIGHT_FORWARD_RESIDENT;
+    struct mf_step_ref weight = resident ? panel_ref(unit, layout->weight_device[owner], panel, 2)
+                                         : mf_step_builder_slot(builder, MF_RING_UPDATE_WEIGHT);
+
+    builder->block = unit->block;
+    adamw(builder, MF_LANE_COMPUTE, owner, panel, passing->gradient, passing->state, weight);
+    mf_step_builder_copy(builder, passing->state, panel_ref(unit, layout->state[owner], panel, 12),
+                         elements * 12, owner, panel);
+    if (!resident) {
+        mf_step_builder_copy(builder, weight, panel_ref(unit, layout->weight_host[owner], panel, 2),
+                             elements * 2, owner, panel);
+    }
+    builder->block = block;
+}
+
+/* Finishes the oldest updates under way until no more than `left` are. */
+static void finish_oldest(struct mf_step_builder *builder, int32_t left)
+{
+    int32_t done = builder->passing_count > left ? builder->passing_count - left : 0;
+    for (int32_t i = 0; i < done; i++) {
+        finish_passing(builder, &builder->passing[i]);
+    }
+    builder->passing_count -= done;
+    memmove(builder->passing, builder->passing + done,
+            (size_t)builder->passing_count * sizeof(*builder->passing));
+}
+
+/* Issues the copies to the device. The kernel follows with the next such update: right behind its
+ * own copies it would hold up the compute lane, first in, first out, until the state is there. */
+static void begin_passing(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+{
+    const struct mf_unit *unit = &builder->model->units[owner];
+    int64_t elements = mf_model_panel_size(unit, panel);
+    struct mf_step_passing passing = {.owner = owner,
+                                      .panel = panel,
+                                      .gradient = gradient_ref(builder, owner, panel),
+                                      .state = mf_step_builder_slot(builder, MF_RING_STATE)};
+
+    mf_step_builder_copy(builder, panel_ref(unit, builder->step->layout.state[owner], panel, 12),
+                         passing.state, elements * 12, owner, panel);
+    if (mf_step_builder_decision(builder, owner)->gradient != MF_GRADIENT_DEVICE) {
+        struct mf_step_ref slot = mf_step_builder_slot(builder, MF_RING_UPDATE_GRADIENT);
+        mf_step_builder_copy(builder, passing.gradient, slot,
+                             elements * (mf_step_builder_sums(builder, owner) ? 4 : 2), owner,
+                             panel);
+        passing.gradient = slot;
+    }
+    builder->passing[builder->passing_count++] = passing;
+    finish_oldest(builder, MF_STEP_PASSING_MAX);
+}
+
 static void update_on_device(struct mf_step_builder *builder, int32_t owner, int32_t panel)
 {
     const struct mf_unit *unit = &builder->model->units[owner];
     const struct mf_step_layout *layout = &builder->step->layout;
-    const struct mf_unit_decision *decision = mf_step_builder_decision(builder, owner);
-    bool resident = decision->forward == MF_WEIGHT_FORWARD_RESIDENT;
-    bool passes = decision->optimizer == MF_OPTIMIZER_GPU_STREAM;
-    int64_t elements = mf_model_panel_size(unit, panel);
-    struct mf_step_ref gradient = gradient_ref(builder, owner, panel);
-    struct mf_step_ref state_home = panel_ref(unit, layout->state[owner], panel, 12);
-    struct mf_step_ref state = state_home;
+    bool resident = mf_step_builder_decision(builder, owner)->forward == MF_WEIGHT_FORWARD_RESIDENT;
     struct mf_step_ref weight = resident ? panel_ref(unit, layout->weight_device[owner], panel, 2)
                                          : mf_step_builder_slot(builder, MF_RING_UPDATE_WEIGHT);
 
-    if (passes) {
-        state = mf_step_builder_slot(builder, MF_RING_STATE);
-        mf_step_builder_copy(builder, state_home, state, elements * 12, owner, panel);
-    }
-    if (decision->gradient != MF_GRADIENT_DEVICE) {
-        struct mf_step_ref slot = mf_step_builder_slot(builder, MF_RING_UPDATE_GRADIENT);
-        mf_step_builder_copy(builder, gradient, slot,
-                             elements * (mf_step_builder_sums(builder, owner) ? 4 : 2), owner,
-                             panel);
-        gradient = slot;
-    }
-    adamw(builder, MF_LANE_COMPUTE, owner, panel, gradient, state, weight);
-    if (passes) {
-        mf_step_builder_copy(builder, state, state_home, elements * 12, owner, panel);
-    }
+    adamw(builder, MF_LANE_COMPUTE, owner, panel, gradient_ref(builder, owner, panel),
+          panel_ref(unit, layout->state[owner], panel, 12), weight);
     if (!resident) {
         mf_step_builder_copy(builder, weight, panel_ref(unit, layout->weight_host[owner], panel, 2),
-                             elements * 2, owner, panel);
+                             mf_model_panel_size(unit, panel) * 2, owner, panel);
     }
 }
 
@@ -173,10 +215,18 @@ void mf_step_update_panel(struct mf_step_builder *builder, int32_t owner, int32_
 {
     enum mf_phase phase = builder->phase;
     builder->phase = MF_PHASE_UPDATE;
-    if (mf_step_builder_decision(builder, owner)->optimizer == MF_OPTIMIZER_CPU) {
+    switch (mf_step_builder_decision(builder, owner)->optimizer) {
+    case MF_OPTIMIZER_CPU:
         update_on_cpu(builder, owner, panel);
-    } else {
+        break;
+    case MF_OPTIMIZER_GPU:
         update_on_device(builder, owner, panel);
+        break;
+    case MF_OPTIMIZER_GPU_STREAM:
+        begin_passing(builder, owner, panel);
+        break;
+    case MF_OPTIMIZER_COUNT:
+        break;
     }
     builder->phase = phase;
 }
@@ -204,6 +254,7 @@ void mf_step_update_finish(struct mf_step_builder *builder)
                 }
             }
         }
+        finish_oldest(builder, 0);
         if (pass == 0) {
             builder->block = -1;
             clip(builder);
