@@ -377,6 +377,7 @@ static inline cudaError_t launch(void (*kernel)(params), const params &values, s
 #define MF_FLASH_RUN(statement) statement
 #else
 #define MF_FLASH_RUN(statement) __trap()
+#pragma nv_diag_suppress 177 /* what only the kernels call is not called here */
 #endif
 
 #endif
