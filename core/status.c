@@ -79,6 +79,7 @@ enum mf_status mf_status_context(enum mf_status status, const char *format, ...)
     if (written > 0) {
         memcpy(current.text, text, sizeof(text));
     }
+    current.status = status;
     return status;
 }
 
