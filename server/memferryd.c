@@ -60,6 +60,7 @@ static void block_signals(sigset_t *set)
     sigaddset(set, SIGQUIT);
     (void)pthread_sigmask(SIG_BLOCK, set, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file-size limit is an error of one write */
 }
 
 static enum mf_status open_rpc(struct daemon *daemon)

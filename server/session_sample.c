@@ -36,10 +36,14 @@ static enum mf_status check(const struct mf_session *session,
     }
     for (int32_t i = 0; i < sample->prompt_count; i++) {
         if (sample->prompt[i] < 0 || sample->prompt[i] >= session->spec.model.vocab) {
-            return mf_status_set_reason(
+            (void)mf_status_set_reason(
                 MF_STATUS_INVALID, "TOKEN_OUT_OF_RANGE",
                 "prompt token %d at position %d is not in the vocabulary 0..%lld",
                 sample->prompt[i], i, (long long)session->spec.model.vocab - 1);
+            mf_status_number("token", sample->prompt[i]);
+            mf_status_number("position", i);
+            mf_status_number("vocab", session->spec.model.vocab);
+            return MF_STATUS_INVALID;
         }
     }
     return MF_STATUS_OK;
