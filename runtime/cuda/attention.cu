@@ -1,8 +1,10 @@
-/* Causal attention for any head_dim up to 256, a warp a row; and the choice between this and the
- * kernels for tensor cores. core/kernel.h says what each operand is. */
+/* Causal attention for any head_dim up to 256, a warp a row; and the choice between this, the
+ * kernels for tensor cores and those for Hopper (flash.h). The choice follows from shape, strides
+ * and alignment, which no plan changes. core/kernel.h says what each operand is. */
 #include <math.h>
 
 #include "runtime/cuda/common.cuh"
+#include "runtime/cuda/flash.h"
 #include "runtime/cuda/kernels.h"
 
 #define THREADS 128
@@ -206,12 +208,55 @@ static bool tiled(const struct mf_cuda_context *context, const struct mf_kernel_
     return good;
 }
 
+static struct mf_flash_args flash_args(const struct mf_cuda_context *context,
+                                       const struct mf_kernel_call *call)
+{
+    const struct mf_shape *s = &call->shape;
+    const struct mf_operand *o = call->operands;
+    struct mf_flash_args args = {};
+    args.q = o[0];
+    args.k = o[1];
+    args.v = o[2];
+    args.o = o[3];
+    args.lse = (float *)o[4].pointer;
+    args.grad_o = o[5];
+    args.grad_q = o[6];
+    args.grad_k = o[7];
+    args.grad_v = o[8];
+    args.workspace = context->scratch;
+    args.rows = s->rows;
+    args.seq_len = s->seq_len;
+    args.heads = s->heads;
+    args.kv_heads = s->kv_heads;
+    args.head_dim = s->head_dim;
+    return args;
+}
+
+/* Whether Hopper's kernels take these matrices: aligned as the tensor copy engine needs them. */
+static bool hopper(const struct mf_cuda_context *context, const struct mf_kernel_call *call,
+                   const int *matrices, int count)
+{
+    const struct mf_shape *s = &call->shape;
+    size_t workspace = mf_flash_workspace_bytes(s->rows, s->heads, s->head_dim);
+    for (int index = 0; index < count; index++) {
+        const struct mf_operand *matrix = &call->operands[matrices[index]];
+        if ((uintptr_t)matrix->pointer % 16 != 0 || matrix->stride % 8 != 0) {
+            return false;
+        }
+    }
+    return mf_flash_supported(s->head_dim) && workspace <= (size_t)context->scratch_bytes;
+}
+
 cudaError_t mf_cuda_attention_forward(const struct mf_cuda_context *context,
                                       const struct mf_kernel_call *call)
 {
     static const int matrices[] = {0, 1, 2, 3};
     if (call->shape.head_dim > HEAD_DIM_MAX) {
         return cudaErrorNotSupported;
+    }
+    if (hopper(context, call, matrices, 4)) {
+        struct mf_flash_args args = flash_args(context, call);
+        return mf_flash_forward(&args, context->stream);
     }
     if (tiled(context, call, matrices, 4)) {
         return mf_cuda_attention_forward_tiles(context, call);
@@ -224,7 +269,11 @@ cudaError_t mf_cuda_attention_forward(const struct mf_cuda_context *context,
 cudaError_t mf_cuda_attention_backward(const struct mf_cuda_context *context,
                                        const struct mf_kernel_call *call)
 {
-    static const int matrices[] = {0, 1, 2, 5, 6, 7, 8};
+    static const int matrices[] = {0, 1, 2, 5, 6, 7, 8, 3};
+    if (hopper(context, call, matrices, 8)) {
+        struct mf_flash_args args = flash_args(context, call);
+        return mf_flash_backward(&args, context->stream);
+    }
     struct attention_job job = job_of(call);
     if (call->shape.head_dim > HEAD_DIM_MAX ||
         job.count * (int64_t)sizeof(float) > context->scratch_bytes) {
