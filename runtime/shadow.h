@@ -15,8 +15,8 @@
 #include "planner/step.h"
 
 struct mf_shadow {
-    int64_t version;                    /* of the logical tensor: rises with every write */
-    int64_t versions[MF_SPACE_COUNT];   /* held by each storage; 0 = nothing */
+    int64_t version;                  /* of the logical tensor: rises with every write */
+    int64_t versions[MF_SPACE_COUNT]; /* held by each storage; 0 = nothing */
 };
 
 static inline bool mf_shadow_valid(const struct mf_shadow *shadow, enum mf_space space)
