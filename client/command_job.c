@@ -319,7 +319,10 @@ static enum mf_status explain_end(struct job *job, enum mf_status status)
         return mf_status_set(MF_STATUS_CORRUPT, "the daemon ended the report without an outcome");
     }
     if (known && !job->finished) {
-        return mf_status_context(status, "job %s (memferry watch may attach to it again)", id);
+        bool cut_off = status == MF_STATUS_UNAVAILABLE || status == MF_STATUS_DEADLINE;
+        return mf_status_context(
+            status, cut_off ? "job %s (memferry watch may attach to it again)" : "job %s failed",
+            id);
     }
     return status;
 }

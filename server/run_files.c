@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/log.h"
@@ -59,25 +58,35 @@ static void rotate(const struct mf_run *run)
     mf_arena_reset(&arena);
 }
 
+/* Writes the folder; one of an earlier try at the same steps stays until the new one is complete.
+ */
+static enum mf_status save(struct mf_run *run, const char *folder, struct mf_arena *arena)
+{
+    const char *old = mf_arena_format(arena, "%s.old", folder);
+    MF_TRY(mf_files_remove_tree(old));
+    bool replaces = rename(folder, old) == 0;
+    json_t *state = encode_state(run);
+    enum mf_status status = mf_session_state_save(run->session, folder, false, state);
+    json_decref(state);
+    if (replaces && status == MF_STATUS_OK && mf_files_remove_tree(old) != MF_STATUS_OK) {
+        mf_log_warn("%s", mf_status_text());
+    } else if (replaces && status != MF_STATUS_OK && rename(old, folder) != 0) {
+        mf_log_warn("the earlier checkpoint %s is now %s", folder, old);
+    }
+    return status;
+}
+
 enum mf_status mf_run_files_save(struct mf_run *run)
 {
+    if (run->saved_step == run->step) {
+        return MF_STATUS_OK;
+    }
     struct mf_arena arena;
     mf_arena_init(&arena);
     char *folder =
         mf_arena_format(&arena, "%s/checkpoint-%lld", run->config->output, (long long)run->step);
-    struct stat there;
-    enum mf_status status = MF_STATUS_OK;
-    if (run->saved_step != run->step) {
-        if (stat(folder, &there) == 0) { /* of an earlier try at the same steps: replaced */
-            status = mf_files_remove_tree(folder);
-        }
-        json_t *state = encode_state(run);
-        if (status == MF_STATUS_OK) {
-            status = mf_session_state_save(run->session, folder, false, state);
-        }
-        json_decref(state);
-    }
-    if (status == MF_STATUS_OK && run->saved_step != run->step) {
+    enum mf_status status = save(run, folder, &arena);
+    if (status == MF_STATUS_OK) {
         run->saved_step = run->step;
         rotate(run);
         Memferry__V1__RunResponse event = MEMFERRY__V1__RUN_RESPONSE__INIT;
