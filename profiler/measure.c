@@ -245,6 +245,14 @@ static enum mf_status measure(const struct mf_device_interface *interface, struc
     return MF_STATUS_OK;
 }
 
+void mf_measure_method(const struct mf_device_interface *interface, struct mf_device *device,
+                       char *out, int32_t size)
+{
+    bool said = interface->trace_method != NULL;
+    (void)snprintf(out, (size_t)size, "%s",
+                   said ? interface->trace_method(device) : interface->name);
+}
+
 enum mf_status mf_measure_one(const struct mf_device_interface *interface, struct mf_device *device,
                               struct mf_measure_scratch *scratch,
                               const struct mf_signature *signature, double seconds_max,

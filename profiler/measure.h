@@ -38,6 +38,10 @@ struct mf_measure_scratch {
 void mf_measure_release(const struct mf_device_interface *interface, struct mf_device *device,
                         struct mf_measure_scratch *scratch);
 
+/* What measured times rest on, for mf_profile.method: the device's own word. */
+void mf_measure_method(const struct mf_device_interface *interface, struct mf_device *device,
+                       char *out, int32_t size);
+
 /* Measures one signature: at least 3 and at most 25 repeats, about seconds_max at most. Operands
  * are random numbers; parameters alternate between copies, as a step finds them in no cache. */
 enum mf_status mf_measure_one(const struct mf_device_interface *interface, struct mf_device *device,

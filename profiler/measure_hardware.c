@@ -145,5 +145,6 @@ enum mf_status mf_measure_hardware(const struct mf_device_interface *interface,
     struct mf_error error = *mf_status_error();
     mf_measure_release(interface, device, &probe.scratch);
     profile->measured_at_unix_s = (int64_t)time(NULL);
+    mf_measure_method(interface, device, profile->method, sizeof(profile->method));
     return status == MF_STATUS_OK ? status : mf_status_restore(&error);
 }

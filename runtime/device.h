@@ -20,7 +20,7 @@
 #include "core/kernel.h"
 #include "core/status.h"
 
-#define MF_DEVICE_ABI 1
+#define MF_DEVICE_ABI 2
 
 struct mf_device; /* each implementation's own */
 
@@ -84,6 +84,9 @@ struct mf_device_interface {
     enum mf_status (*sync)(struct mf_device *device);
     /* After sync, with trace: the span of `task`. false when it did not run or was not traced. */
     bool (*span)(struct mf_device *device, int32_t task, struct mf_device_span *out);
+    /* What spans rest on, good until the next call: "host clock", "CUPTI", "CUDA events (CUPTI held
+     * by ...)". May be NULL: not said. */
+    const char *(*trace_method)(struct mf_device *device);
 };
 
 /* The device that runs on this machine's CPU cores. */

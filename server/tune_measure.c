@@ -31,6 +31,7 @@ struct job {
     double seconds_max;
     struct mf_measure_scratch *scratch;
     struct mf_measurement measured;
+    char method[sizeof(((struct mf_profile *)NULL)->method)];
     enum mf_status status;
     struct mf_error error; /* carried across threads */
 };
@@ -42,6 +43,7 @@ static void run_job(const struct mf_device_interface *interface, struct mf_devic
     job->status = mf_measure_one(interface, device, job->scratch, job->signature, job->seconds_max,
                                  &job->measured);
     job->error = *mf_status_error();
+    mf_measure_method(interface, device, job->method, sizeof(job->method));
 }
 
 static void run_release(const struct mf_device_interface *interface, struct mf_device *device,
@@ -124,6 +126,7 @@ static enum mf_status measure(struct session *session, const struct mf_signature
     }
     if (before == NULL || job.measured.median_ns < before->median_ns) {
         mf_profile_put(&session->fresh, &job.measured);
+        memcpy(session->fresh.method, job.method, sizeof(job.method));
     }
     if (mf_tune_measure_clock() - session->learnt > LEARN_EVERY_S) {
         learn(session, false);

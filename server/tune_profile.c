@@ -32,11 +32,9 @@ uint64_t mf_tune_profile_generation(struct mf_service *service)
 void mf_tune_profile_learn(struct mf_service *service, const struct mf_profile *measured)
 {
     struct mf_tune *tune = service->tune;
-    bool cuda = strcmp(tune->identity.devices[0].kind, "cuda") == 0;
     struct mf_profile stored = *measured; /* borrows the entries */
     memcpy(stored.hardware_fingerprint, tune->identity_fingerprint,
            sizeof(stored.hardware_fingerprint));
-    (void)snprintf(stored.method, sizeof(stored.method), cuda ? "CUDA events" : "host clock");
     pthread_mutex_lock(&tune->lock);
     for (int32_t i = 0; i < measured->count; i++) {
         if (tune->profile.count < MF_PROFILE_ENTRIES_MAX) {

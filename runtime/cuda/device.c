@@ -299,6 +299,11 @@ static bool span(struct mf_device *device, int32_t task, struct mf_device_span *
     return mf_cuda_lanes_span(device->lanes, task, out);
 }
 
+static const char *trace_method(struct mf_device *device)
+{
+    return mf_cuda_lanes_trace_method(device->lanes);
+}
+
 /* What runtime/device_cuda.c looks for. */
 __attribute__((visibility("default"))) const struct mf_device_interface *
     mf_device_cuda_entry(enum mf_status (*restore)(const struct mf_error *error));
@@ -325,6 +330,7 @@ const struct mf_device_interface *
         .wait = wait_event,
         .sync = sync_lanes,
         .span = span,
+        .trace_method = trace_method,
     };
     restore_error = restore;
     return &table;

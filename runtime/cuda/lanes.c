@@ -12,6 +12,7 @@
 #include "runtime/cuda/cpu.h"
 #include "runtime/cuda/linear.h"
 #include "runtime/cuda/run.h"
+#include "runtime/cuda/trace.h"
 
 #define STREAM_COUNT 3 /* compute, H2D, D2H: the lanes before the CPU's */
 _Static_assert(MF_LANE_CPU == STREAM_COUNT, "lanes below MF_LANE_CPU are streams");
@@ -41,6 +42,7 @@ struct mf_cuda_lanes {
     uint32_t *flags_on_device;
     cudaEvent_t base; /* when a traced graph began, */
     int64_t base_ns;  /* and on the CPU's clock */
+    struct mf_cuda_trace records;
 };
 
 static int64_t now_ns(void)
@@ -174,6 +176,7 @@ void mf_cuda_lanes_close(struct mf_cuda_lanes *lanes)
     if (lanes == NULL) {
         return;
     }
+    mf_cuda_trace_reset(&lanes->records);
     mf_cuda_cpu_close(lanes->cpu);
     for (int lane = 0; lane < STREAM_COUNT; lane++) {
         if (lanes->streams[lane] != NULL) {
@@ -278,6 +281,7 @@ enum mf_status mf_cuda_lanes_begin(struct mf_cuda_lanes *lanes, bool trace)
     lanes->generation++;
     lanes->trace = trace;
     mf_cuda_cpu_begin(lanes->cpu, lanes->generation, trace);
+    mf_cuda_trace_begin(&lanes->records, lanes->task_count, trace);
     if (!trace) {
         return MF_STATUS_OK;
     }
@@ -328,24 +332,28 @@ static enum mf_status delay(struct mf_cuda_lanes *lanes, cudaStream_t stream)
     return mf_cuda_linear_check(mf_cuda_elementwise_delay(stream, (int64_t)ns), "delay");
 }
 
+static enum mf_status queue(struct mf_cuda_lanes *lanes, cudaStream_t stream,
+                            const struct mf_kernel_call *call)
+{
+    return call->kernel == MF_KERNEL_COPY ? copy(lanes, stream, call)
+                                          : mf_cuda_run(&lanes->context, call);
+}
+
 static enum mf_status run_on_stream(struct mf_cuda_lanes *lanes, enum mf_lane lane,
                                     const struct mf_kernel_call *call, int32_t task)
 {
     cudaStream_t stream = lanes->streams[lane];
     MF_TRY(delay(lanes, stream));
-    if (lanes->trace) {
-        MF_TRY(mf_cuda_linear_check(cudaEventRecord(lanes->spans[2 * task], stream), "tracing"));
+    if (!lanes->trace) {
+        return queue(lanes, stream, call);
     }
-    if (call->kernel == MF_KERNEL_COPY) {
-        MF_TRY(copy(lanes, stream, call));
-    } else {
-        MF_TRY(mf_cuda_run(&lanes->context, call));
-    }
-    if (lanes->trace) {
-        MF_TRY(
-            mf_cuda_linear_check(cudaEventRecord(lanes->spans[2 * task + 1], stream), "tracing"));
-        lanes->span_generations[task] = lanes->generation;
-    }
+    MF_TRY(mf_cuda_linear_check(cudaEventRecord(lanes->spans[2 * task], stream), "tracing"));
+    mf_cuda_trace_push(&lanes->records, task);
+    enum mf_status status = queue(lanes, stream, call);
+    mf_cuda_trace_pop(&lanes->records);
+    MF_TRY(status);
+    MF_TRY(mf_cuda_linear_check(cudaEventRecord(lanes->spans[2 * task + 1], stream), "tracing"));
+    lanes->span_generations[task] = lanes->generation;
     return MF_STATUS_OK;
 }
 
@@ -443,6 +451,9 @@ bool mf_cuda_lanes_span(struct mf_cuda_lanes *lanes, int32_t task, struct mf_dev
     if (lanes->span_generations[task] != lanes->generation) {
         return mf_cuda_cpu_span(lanes->cpu, task, out);
     }
+    if (mf_cuda_trace_span(&lanes->records, task, out)) {
+        return true;
+    }
     if (cudaEventElapsedTime(&start_ms, lanes->base, lanes->spans[2 * task]) != cudaSuccess ||
         cudaEventElapsedTime(&length_ms, lanes->spans[2 * task], lanes->spans[2 * task + 1]) !=
             cudaSuccess) {
@@ -452,4 +463,9 @@ bool mf_cuda_lanes_span(struct mf_cuda_lanes *lanes, int32_t task, struct mf_dev
     out->start_ns = lanes->base_ns + (int64_t)((double)start_ms * 1e6);
     out->end_ns = out->start_ns + (int64_t)((double)length_ms * 1e6);
     return true;
+}
+
+const char *mf_cuda_lanes_trace_method(struct mf_cuda_lanes *lanes)
+{
+    return mf_cuda_trace_method(&lanes->records);
 }

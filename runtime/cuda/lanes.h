@@ -36,6 +36,8 @@ enum mf_status mf_cuda_lanes_wait(struct mf_cuda_lanes *lanes, enum mf_lane lane
                                   int32_t task) MF_MUST_USE;
 enum mf_status mf_cuda_lanes_sync(struct mf_cuda_lanes *lanes) MF_MUST_USE;
 bool mf_cuda_lanes_span(struct mf_cuda_lanes *lanes, int32_t task, struct mf_device_span *out);
+/* See trace_method in runtime/device.h. */
+const char *mf_cuda_lanes_trace_method(struct mf_cuda_lanes *lanes);
 /* The matrix library's name and version; good while the lanes are open. */
 const char *mf_cuda_lanes_version(const struct mf_cuda_lanes *lanes);
 

@@ -213,6 +213,12 @@ static bool span(struct mf_device *device, int32_t task, struct mf_device_span *
     return mf_host_lanes_span(device->lanes, task, out);
 }
 
+static const char *trace_method(struct mf_device *device)
+{
+    (void)device;
+    return "host clock";
+}
+
 const struct mf_device_interface *mf_device_host(void)
 {
     static const struct mf_device_interface table = {
@@ -234,6 +240,7 @@ const struct mf_device_interface *mf_device_host(void)
         .wait = wait_event,
         .sync = sync_lanes,
         .span = span,
+        .trace_method = trace_method,
     };
     return &table;
 }
