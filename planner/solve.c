@@ -77,34 +77,57 @@ static void name_largest(const int64_t bytes[static MF_PURPOSE_COUNT], char *out
     }
 }
 
+static enum mf_status build_resident(struct mf_solve_context *context, struct mf_plan *plan,
+                                     struct mf_solve_score *score)
+{
+    return mf_solve_strategy_build(context, MF_STRATEGY_RESIDENT, plan, score);
+}
+
+/* What the plan that needs least of `space` needs: the most frugal one of the device, and of the
+ * host the one without offload, where the device has room for it. */
+static enum mf_status find_least(struct mf_solve_context *context, enum mf_space space,
+                                 struct mf_solve_score *out)
+{
+    enum mf_status (*const builds[])(struct mf_solve_context *, struct mf_plan *,
+                                     struct mf_solve_score *) = {build_resident,
+                                                                 mf_solve_strategy_frugal};
+    enum mf_status status = MF_STATUS_OK;
+    bool found = false;
+    for (size_t i = space == MF_SPACE_HOST ? 0 : 1; i < 2 && !found && status == MF_STATUS_OK;
+         i++) {
+        struct mf_plan plan;
+        mf_solve_decide_start(context, &plan);
+        status = builds[i](context, &plan, out);
+        if (status == MF_STATUS_OK) {
+            status = mf_solve_score_exact(context, &plan, out);
+        }
+        mf_plan_reset(&plan);
+        found = out->bytes[MF_SPACE_DEVICE] <= context->budget[MF_SPACE_DEVICE];
+    }
+    return status;
+}
+
 /* Sets the error for a plan that is too large; `plan` is the smallest its strategy can make. */
 static enum mf_status refuse(struct mf_solve_context *context, const struct mf_plan *plan,
                              const struct mf_solve_score *score)
 {
-    struct mf_plan frugal;
     struct mf_solve_score least;
     struct mf_step step;
-    mf_solve_decide_start(context, &frugal);
-    enum mf_status status = mf_solve_strategy_frugal(context, &frugal, &least);
-    if (status == MF_STATUS_OK) {
-        status = mf_solve_score_exact(context, &frugal, &least);
-    }
-    mf_plan_reset(&frugal);
-    MF_TRY(status);
+    bool device = score->bytes[MF_SPACE_DEVICE] > context->budget[MF_SPACE_DEVICE];
+    enum mf_space space = device ? MF_SPACE_DEVICE : MF_SPACE_HOST;
+    MF_TRY(find_least(context, space, &least));
     struct mf_step_request run = mf_step_variant_request(plan, MF_STEP_RUN);
     MF_TRY(mf_step_build(context->model, plan, &run, &step));
     int64_t purposes[MF_SPACE_COUNT][MF_PURPOSE_COUNT];
     mf_step_purposes(&step, purposes[MF_SPACE_DEVICE], purposes[MF_SPACE_HOST]);
     mf_step_reset(&step);
 
-    bool device = score->bytes[MF_SPACE_DEVICE] > context->budget[MF_SPACE_DEVICE];
-    enum mf_space space = device ? MF_SPACE_DEVICE : MF_SPACE_HOST;
     char largest[160];
     char needed[MF_FORMAT_MAX];
     char available[MF_FORMAT_MAX];
     char smallest[MF_FORMAT_MAX];
     name_largest(purposes[space], largest, sizeof(largest));
-    status = mf_status_set_reason(
+    enum mf_status status = mf_status_set_reason(
         device ? MF_STATUS_NO_DEVICE_MEMORY : MF_STATUS_NO_MEMORY,
         device ? "DEVICE_MEMORY_TOO_SMALL" : "HOST_MEMORY_TOO_SMALL",
         "%s with strategy %s needs %s of %s memory, %s are available; the largest parts: %s; "
