@@ -50,6 +50,7 @@ struct mf_session {
     struct mf_executor *executor;
     struct mf_plan plan;
     const char *plan_how;
+    int64_t step_ns; /* of work since the last update */
 
     pthread_mutex_t lock; /* guards everything below */
     pthread_cond_t wake;  /* a call came, or stop was set, or it has ended */

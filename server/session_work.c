@@ -272,15 +272,18 @@ static enum mf_status job_evaluate(struct mf_session_job *job)
                                 &work->micro, work->logprobs);
 }
 
+/* The step's time is that of all its calls, however they came. */
 static void note_update(struct mf_session *session, const struct step_work *work)
 {
     const struct mf_update_result *updated = &work->updated;
+    int64_t step_ns = session->step_ns;
+    session->step_ns = 0;
     pthread_mutex_lock(&session->lock);
     session->step = updated->step;
     session->loss = updated->token_count > 0 ? updated->loss_sum / (double)updated->token_count : 0;
-    session->step_ms = (double)work->elapsed_ns * 1e-6;
+    session->step_ms = (double)step_ns * 1e-6;
     session->tokens_per_second =
-        work->elapsed_ns > 0 ? (double)updated->token_count * 1e9 / (double)work->elapsed_ns : 0;
+        step_ns > 0 ? (double)updated->token_count * 1e9 / (double)step_ns : 0;
     pthread_mutex_unlock(&session->lock);
 }
 
@@ -310,6 +313,7 @@ static enum mf_status do_forward_backward(struct mf_session *session,
         work.update = read_adam(session, update->adam, &work.adam) == MF_STATUS_OK;
     }
     MF_TRY(mf_session_work_device(session, "forward_backward", job_forward_backward, &work));
+    session->step_ns += work.elapsed_ns;
     Memferry__V1__ForwardBackwardResponse reply = MEMFERRY__V1__FORWARD_BACKWARD_RESPONSE__INIT;
     reply.loss_sum = work.micro.loss_sum;
     reply.token_count = work.micro.token_count;
@@ -330,6 +334,7 @@ static enum mf_status do_optim_step(struct mf_session *session, const struct mf_
     (void)optim;
     MF_TRY(read_adam(session, request->adam, &work.adam));
     MF_TRY(mf_session_work_device(session, "optim_step", job_update, &work));
+    session->step_ns += work.elapsed_ns;
     answer_update(session, call, &work);
     return MF_STATUS_OK;
 }
@@ -420,6 +425,7 @@ static enum mf_status do_load(struct mf_session *session, const struct mf_sessio
     }
     mf_arena_reset(&arena);
     if (status == MF_STATUS_OK) {
+        session->step_ns = 0; /* gradients since the last update are gone */
         reply.step = mf_executor_step(session->executor);
         reply.optimizer_loaded = optimizer;
         mf_session_call_answer(session, call, &reply.base);
