@@ -274,8 +274,9 @@ static enum mf_status subscribe(struct mf_cupti_trace *trace)
     trace->subscriber = NULL;
     if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
         holder[sizeof(holder) - 1] = '\0';
+        bool named = holder[0] != '\0' && holder[0] != '<'; /* "<not provided>" */
         return mf_status_set(MF_STATUS_UNSUPPORTED, "CUPTI held by %.32s",
-                             holder[0] != '\0' ? holder : "another tool");
+                             named ? holder : "another tool");
     }
     return check(result, "refused");
 }

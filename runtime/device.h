@@ -87,6 +87,9 @@ struct mf_device_interface {
     /* What spans rest on, good until the next call: "host clock", "CUPTI", "CUDA events (CUPTI held
      * by ...)". May be NULL: not said. */
     const char *(*trace_method)(struct mf_device *device);
+    /* Where it is plugged in, "0000:3b:00.0", for what the kernel tells about the slot. May be
+     * NULL: nowhere. */
+    void (*pci_address)(struct mf_device *device, char *out, int32_t size);
 };
 
 /* The device that runs on this machine's CPU cores. */

@@ -22,6 +22,7 @@ struct mf_device_worker {
     struct mf_device_options options;
     struct mf_device *device; /* the worker's thread only */
     struct mf_hardware_device described;
+    char pci_address[32];
     pthread_t thread;
     pthread_mutex_t lock; /* guards what follows; never held while a job runs */
     pthread_cond_t posted;
@@ -40,6 +41,9 @@ static void open_device(struct mf_device_worker *worker)
     enum mf_status status = interface->open(&worker->options, &worker->device);
     if (status == MF_STATUS_OK) {
         status = interface->describe(worker->device, &worker->described);
+    }
+    if (status == MF_STATUS_OK && interface->pci_address != NULL) {
+        interface->pci_address(worker->device, worker->pci_address, sizeof(worker->pci_address));
     }
     if (status != MF_STATUS_OK && worker->device != NULL) {
         struct mf_error error = *mf_status_error();
@@ -208,4 +212,9 @@ void mf_device_worker_doing(struct mf_device_worker *worker, char *out, size_t s
 const struct mf_hardware_device *mf_device_worker_described(const struct mf_device_worker *worker)
 {
     return &worker->described;
+}
+
+const char *mf_device_worker_pci_address(const struct mf_device_worker *worker)
+{
+    return worker->pci_address;
 }

@@ -38,5 +38,7 @@ enum mf_status mf_device_worker_call(struct mf_device_worker *worker, const char
 void mf_device_worker_doing(struct mf_device_worker *worker, char *out, size_t size);
 /* As described when it was opened. */
 const struct mf_hardware_device *mf_device_worker_described(const struct mf_device_worker *worker);
+/* Its slot, "0000:3b:00.0"; "" where it has none. */
+const char *mf_device_worker_pci_address(const struct mf_device_worker *worker);
 
 #endif

@@ -17,12 +17,16 @@
 
 #define DISK_LOW (1ll << 30)
 #define LINK_LOW_BYTES_PER_S 10e9
+/* Large copies reach 0.87 of what the line carries: packet headers take the rest. */
+#define LINK_REACHED 0.87
+#define LINK_POOR 0.7
 
 struct doctor {
     struct mf_service *service;
     struct mf_hardware hardware;
     const struct mf_hardware_device *device;
     bool host;                     /* the host device */
+    struct mf_machine_slot slot;   /* of the GPU */
     struct mf_doctor_check *check; /* the one being made */
 };
 
@@ -46,15 +50,27 @@ static void say(struct doctor *doctor, enum mf_doctor_verdict verdict, const cha
     va_end(arguments);
 }
 
+/* Whether a GPU could be used instead of the host device; the status text says why not. */
+static bool try_gpu(void)
+{
+    const struct mf_device_options options = {0};
+    const struct mf_device_interface *cuda = NULL;
+    struct mf_device *device = NULL;
+    if (mf_device_cuda(&cuda) != MF_STATUS_OK || cuda->open(&options, &device) != MF_STATUS_OK) {
+        return false;
+    }
+    cuda->close(device);
+    return true;
+}
+
 static void check_device(struct doctor *doctor)
 {
-    const struct mf_device_interface *cuda = NULL;
     char memory[MF_FORMAT_MAX];
     value(doctor, "%s, %s", doctor->device->name,
           mf_format_bytes(doctor->device->memory_bytes, memory));
     if (!doctor->host) {
         say(doctor, MF_DOCTOR_GOOD, "training runs on this GPU");
-    } else if (mf_device_cuda(&cuda) == MF_STATUS_OK) {
+    } else if (try_gpu()) {
         say(doctor, MF_DOCTOR_NOTE,
             "training runs on the CPU though this installation can use a GPU: start memferryd with "
             "--device cuda");
@@ -96,6 +112,43 @@ static void check_matrix(struct doctor *doctor)
         rate / 1e9);
 }
 
+static void check_driver(struct doctor *doctor)
+{
+    value(doctor, "%s", doctor->host ? "none in use" : doctor->device->driver);
+    if (doctor->host) {
+        say(doctor, MF_DOCTOR_GOOD, "the host device needs no driver");
+    } else {
+        say(doctor, MF_DOCTOR_GOOD, "it runs %s; another version of either means measuring again",
+            doctor->device->runtime);
+    }
+}
+
+/* A measured GPU link beside what its slot could carry. */
+static void check_slot(struct doctor *doctor, double up)
+{
+    const struct mf_machine_slot *slot = &doctor->slot;
+    double expected = slot->bytes_per_s_max * LINK_REACHED;
+    if (slot->width < slot->width_max) {
+        say(doctor, MF_DOCTOR_NOTE,
+            "PCIe %d with %d of %d lanes: another slot, or reseating the card, would make "
+            "streaming "
+            "up to %.1f times as fast",
+            slot->generation, slot->width, slot->width_max,
+            (double)slot->width_max / (slot->width > 0 ? slot->width : 1));
+    } else if (up < slot->bytes_per_s_max * LINK_POOR) {
+        say(doctor, MF_DOCTOR_NOTE,
+            "PCIe %d x%d should give about %.1f GB/s: other traffic, a slower bridge above the "
+            "slot "
+            "or memory on another node keeps streamed weights waiting",
+            slot->generation, slot->width, expected / 1e9);
+    } else {
+        say(doctor, MF_DOCTOR_GOOD,
+            "PCIe %d x%d, of which about %.1f GB/s are expected: what streamed weights, gradients "
+            "and states move at",
+            slot->generation, slot->width, expected / 1e9);
+    }
+}
+
 static void check_link(struct doctor *doctor)
 {
     double up = doctor->device->h2d_bytes_per_s;
@@ -109,6 +162,8 @@ static void check_link(struct doctor *doctor)
         say(doctor, MF_DOCTOR_NOTE, "not measured: plans rest on cautious guesses");
     } else if (doctor->host) {
         say(doctor, MF_DOCTOR_GOOD, "copies within host memory: the host device has no link");
+    } else if (doctor->slot.bytes_per_s_max > 0) {
+        check_slot(doctor, up);
     } else if (up < LINK_LOW_BYTES_PER_S) {
         say(doctor, MF_DOCTOR_NOTE,
             "less than a PCIe 3.0 x16 slot gives: look at the slot's width (lspci -vv: LnkSta); "
@@ -185,8 +240,12 @@ static void check_pinning(struct doctor *doctor)
 
 static void check_numa(struct doctor *doctor)
 {
-    value(doctor, "%d node%s", doctor->hardware.numa_nodes,
-          doctor->hardware.numa_nodes == 1 ? "" : "s");
+    char near[32] = "";
+    if (!doctor->host && doctor->slot.numa_node >= 0) {
+        (void)snprintf(near, sizeof(near), ", the GPU at node %d", doctor->slot.numa_node);
+    }
+    value(doctor, "%d node%s%s", doctor->hardware.numa_nodes,
+          doctor->hardware.numa_nodes == 1 ? "" : "s", near);
     if (doctor->hardware.numa_nodes == 1) {
         say(doctor, MF_DOCTOR_GOOD, "all memory is equally near");
     } else {
@@ -280,6 +339,28 @@ static void check_profile(struct doctor *doctor)
     mf_profile_reset(&profile);
 }
 
+/* What measured times rest on. */
+static void check_timing(struct doctor *doctor)
+{
+    struct mf_profile profile;
+    mf_tune_profile(doctor->service, &profile);
+    bool events = strncmp(profile.method, "CUDA events", 11) == 0;
+    value(doctor, "%s", profile.method[0] != 0 ? profile.method : "not used yet");
+    if (profile.method[0] == 0) {
+        say(doctor, MF_DOCTOR_NOTE, "nothing was timed yet");
+    } else if (events) {
+        say(doctor, MF_DOCTOR_NOTE,
+            "times of kernels include the gaps between them, some microseconds each: end the "
+            "profiler that holds CUPTI (or install its library) and profile again");
+    } else if (strchr(profile.method, '(') != NULL) {
+        say(doctor, MF_DOCTOR_NOTE, "some times are missing or rest on CUDA events: profile again");
+    } else {
+        say(doctor, MF_DOCTOR_GOOD, "times of kernels are those of the %s",
+            doctor->host ? "threads that ran them" : "GPU itself");
+    }
+    mf_profile_reset(&profile);
+}
+
 static void check_access(struct doctor *doctor)
 {
     const struct mf_config *config = &doctor->service->config;
@@ -303,6 +384,7 @@ int32_t mf_doctor_run(struct mf_service *service,
         void (*run)(struct doctor *);
     } checks[] = {
         {"device", check_device},
+        {"driver", check_driver},
         {"CPU", check_cpu},
         {"matrix products", check_matrix},
         {"link", check_link},
@@ -315,6 +397,7 @@ int32_t mf_doctor_run(struct mf_service *service,
         {"store", check_store},
         {"store journal", check_journal},
         {"measurements", check_profile},
+        {"timing", check_timing},
         {"file access", check_access},
     };
     _Static_assert(sizeof(checks) / sizeof(checks[0]) <= MF_DOCTOR_CHECKS_MAX, "all fit");
@@ -322,6 +405,7 @@ int32_t mf_doctor_run(struct mf_service *service,
     int32_t count = (int32_t)(sizeof(checks) / sizeof(checks[0]));
     mf_tune_hardware(service, &doctor.hardware);
     doctor.device = &doctor.hardware.devices[0];
+    mf_machine_slot(mf_device_worker_pci_address(service->worker), &doctor.slot);
     doctor.host = strcmp(doctor.device->kind, "host") == 0;
     for (int32_t i = 0; i < count; i++) {
         doctor.check = &out[i];

@@ -2,7 +2,8 @@
  * Checks of the installation: what is there, whether it is well, and what it means for speed.
  *
  * Who calls it: service_hardware.c. Owner: the caller's array. Thread: RPC workers; touches no
- * device beyond what is known of it. Fails: no; what cannot be found out is said so.
+ *   device in use beyond what is known of it; beside the host device it tries to open a GPU. Fails:
+ * no; what cannot be found out is said so.
  */
 #ifndef MF_SERVER_DOCTOR_H
 #define MF_SERVER_DOCTOR_H

@@ -1,6 +1,7 @@
 /* This machine as hardware: see machine.h. */
 #include "server/machine.h"
 
+#include <ctype.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,6 +156,47 @@ int32_t mf_machine_numa_nodes(void)
         count += last >= first ? (int32_t)(last - first + 1) : 0;
     }
     return count > 0 ? count : 1;
+}
+
+static double read_slot(const char *address, const char *name, double fallback)
+{
+    char path[128];
+    char text[64];
+    (void)snprintf(path, sizeof(path), "/sys/bus/pci/devices/%.32s/%s", address, name);
+    mf_machine_read_line(path, text, sizeof(text));
+    char *end = text;
+    double value = strtod(text, &end);
+    return end != text ? value : fallback;
+}
+
+void mf_machine_slot(const char *address, struct mf_machine_slot *out)
+{
+    /* Transfers of a lane, and the share that its line code leaves for packets. */
+    static const struct {
+        double transfers_per_s;
+        double share;
+    } generations[] = {{2.5e9, 0.8},        {5e9, 0.8},          {8e9, 128.0 / 130},
+                       {16e9, 128.0 / 130}, {32e9, 128.0 / 130}, {64e9, 242.0 / 256}};
+    char lower[32];
+    (void)snprintf(lower, sizeof(lower), "%s", address);
+    for (char *at = lower; *at != 0; at++) {
+        *at = (char)tolower((unsigned char)*at);
+    }
+    *out = (struct mf_machine_slot){.numa_node = -1};
+    if (lower[0] == 0) {
+        return;
+    }
+    double transfers_per_s = read_slot(lower, "max_link_speed", 0) * 1e9;
+    out->width = (int32_t)read_slot(lower, "current_link_width", 0);
+    out->width_max = (int32_t)read_slot(lower, "max_link_width", 0);
+    out->numa_node = (int32_t)read_slot(lower, "numa_node", -1);
+    for (int32_t i = 0; i < (int32_t)(sizeof(generations) / sizeof(generations[0])); i++) {
+        if (transfers_per_s > 0 && transfers_per_s >= generations[i].transfers_per_s) {
+            out->generation = i + 1;
+            out->bytes_per_s_max =
+                generations[i].transfers_per_s * generations[i].share * out->width / 8;
+        }
+    }
 }
 
 static int64_t free_share(const struct mf_hardware_device *device)

@@ -28,6 +28,15 @@ int64_t mf_machine_cgroup_bytes(void);
 int32_t mf_machine_cores(void);
 void mf_machine_cpu_name(char *out, size_t size);
 int32_t mf_machine_numa_nodes(void);
+/* What the kernel tells about a PCIe slot ("0000:3b:00.0", case as it comes). */
+struct mf_machine_slot {
+    double bytes_per_s_max; /* at the device's best speed and the width in use; 0 = not told */
+    int32_t generation;     /* of that link */
+    int32_t width;          /* lanes in use */
+    int32_t width_max;
+    int32_t numa_node; /* -1 = not told */
+};
+void mf_machine_slot(const char *address, struct mf_machine_slot *out);
 /* First line of a file into `out`; "" when it cannot be read. */
 void mf_machine_read_line(const char *path, char *out, size_t size);
 

@@ -304,6 +304,14 @@ static const char *trace_method(struct mf_device *device)
     return mf_cuda_lanes_trace_method(device->lanes);
 }
 
+static void pci_address(struct mf_device *device, char *out, int32_t size)
+{
+    out[0] = '\0';
+    if (cudaDeviceGetPCIBusId(out, size, device->options.index) != cudaSuccess) {
+        (void)cudaGetLastError();
+    }
+}
+
 /* What runtime/device_cuda.c looks for. */
 __attribute__((visibility("default"))) const struct mf_device_interface *
     mf_device_cuda_entry(enum mf_status (*restore)(const struct mf_error *error));
@@ -331,6 +339,7 @@ const struct mf_device_interface *
         .sync = sync_lanes,
         .span = span,
         .trace_method = trace_method,
+        .pci_address = pci_address,
     };
     restore_error = restore;
     return &table;
