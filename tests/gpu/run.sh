@@ -40,6 +40,7 @@ sanitize)
     ;;
 *)
     run cuda_device "$bundle/tests/gpu_cuda_device"
+    run cuda_trace "$bundle/tests/gpu_cuda_trace"
     run cuda_kernels "$bundle/tests/gpu_cuda_kernels"
     if [ "$what" = all ]; then
         export MEMFERRY_TEST_DEVICE=cuda
