@@ -282,13 +282,14 @@ int main(int argc, char **argv)
     time_copies();
     time_linear(8192, 4096, 4096);
     time_linear(8192, 1024, 4096);
-    time_linear(8192, 292, 14336);
+    time_linear(8192, 256, 14336);
     time_attention(8192, 1024);
     time_attention(8192, 4096);
     interface->release(device, arena);
     time_block(8, 1024, 8ll << 20);
+    time_block(8, 1024, 32ll << 20);
     time_block(8, 1024, 128ll << 20);
-    time_block(2, 4096, 8ll << 20);
+    time_block(2, 4096, 128ll << 20);
     interface->close(device);
     return 0;
 }

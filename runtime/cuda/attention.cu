@@ -296,3 +296,30 @@ cudaError_t mf_cuda_attention_load(void)
                                    (const void *)backward_queries, (const void *)backward_keys};
     return load_all(kernels, 4);
 }
+
+#define WARM_ROWS 64
+#define WARM_BYTES (WARM_ROWS * 128 * (int)sizeof(bf16)) /* a matrix of one head */
+
+cudaError_t mf_cuda_attention_warm(const struct mf_cuda_context *context)
+{
+    cudaError_t error = cudaMemsetAsync(context->scratch, 0, 11 * WARM_BYTES, context->stream);
+    for (int32_t head_dim = 64; head_dim <= 128 && error == cudaSuccess; head_dim *= 2) {
+        struct mf_kernel_call call = {};
+        call.shape.rows = WARM_ROWS;
+        call.shape.seq_len = WARM_ROWS;
+        call.shape.heads = 1;
+        call.shape.kv_heads = 1;
+        call.shape.head_dim = head_dim;
+        for (int index = 0; index < MF_OPERANDS_MAX; index++) {
+            call.operands[index] = {context->scratch + index * WARM_BYTES, head_dim};
+        }
+        struct mf_flash_args args = flash_args(context, &call);
+        args.workspace = context->scratch + MF_OPERANDS_MAX * WARM_BYTES;
+        if (!mf_flash_supported(head_dim)) {
+            break;
+        }
+        error = mf_flash_forward(&args, context->stream);
+        error = error == cudaSuccess ? mf_flash_backward(&args, context->stream) : error;
+    }
+    return error == cudaSuccess ? cudaStreamSynchronize(context->stream) : error;
+}

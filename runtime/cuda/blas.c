@@ -11,7 +11,8 @@
 #include "runtime/cuda/kernels.h"
 
 #define PRODUCTS_MAX 8192 /* distinct products of a process's models; a power of two */
-#define ALIGNMENT_MAX 16  /* more alignment is not looked at: plans place operands differently */
+#define PROPOSALS_MAX 4
+#define ALIGNMENT_MAX 16 /* more alignment is not looked at: plans place operands differently */
 
 #define LIBRARY_MAP(X)                                                                             \
     X(cublasLtCreate)                                                                              \
@@ -26,7 +27,8 @@
     X(cublasLtMatmulPreferenceCreate)                                                              \
     X(cublasLtMatmulPreferenceDestroy)                                                             \
     X(cublasLtMatmulPreferenceSetAttribute)                                                        \
-    X(cublasLtMatmulAlgoGetHeuristic)
+    X(cublasLtMatmulAlgoGetHeuristic)                                                              \
+    X(cublasLtMatmulAlgoCheck)
 
 struct library {
 #define X(name) __typeof__(&name) name;
@@ -49,7 +51,6 @@ struct entry {
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, out;
     cublasLtMatmulAlgo_t algorithm;
-    size_t workspace_bytes;
 };
 
 struct mf_cuda_blas {
@@ -194,10 +195,11 @@ const char *mf_cuda_blas_version(const struct mf_cuda_blas *blas)
 
 /* ---- products ---- */
 
-static uint8_t alignment_of(const void *pointer)
+/* Of every row: of the first and of what lies between them. */
+static uint8_t alignment_of(const void *pointer, int64_t stride_bytes)
 {
     uint8_t alignment = ALIGNMENT_MAX;
-    while ((uintptr_t)pointer % alignment != 0) {
+    while ((uintptr_t)pointer % alignment != 0 || stride_bytes % alignment != 0) {
         alignment /= 2;
     }
     return alignment;
@@ -217,11 +219,11 @@ static void key_of(const struct mf_cuda_product *product, struct key *out)
     out->out_fp32 = product->out_fp32;
     out->add = product->add;
     out->bias = product->bias != NULL;
-    out->a_align = alignment_of(product->a);
-    out->b_align = alignment_of(product->b);
-    out->out_align = alignment_of(product->out);
+    out->a_align = alignment_of(product->a, product->a_stride * 2);
+    out->b_align = alignment_of(product->b, product->b_stride * 2);
+    out->out_align = alignment_of(product->out, product->out_stride * (product->out_fp32 ? 4 : 2));
     if (product->bias != NULL) { /* it is read as the output is written */
-        uint8_t bias = alignment_of(product->bias);
+        uint8_t bias = alignment_of(product->bias, ALIGNMENT_MAX);
         out->out_align = bias < out->out_align ? bias : out->out_align;
     }
 }
@@ -284,13 +286,31 @@ static cublasStatus_t describe(const struct library *library, struct entry *entr
     return (cublasStatus_t)bad;
 }
 
+/* The first proposal that the library, asked again, can run. */
+static void take_proposal(const struct mf_cuda_blas *blas, struct entry *entry,
+                          const cublasLtMatmulHeuristicResult_t *proposals, int count)
+{
+    for (int index = 0; index < count && entry->plain; index++) {
+        cublasLtMatmulHeuristicResult_t checked;
+        const cublasLtMatmulHeuristicResult_t *proposal = &proposals[index];
+        if (proposal->state == CUBLAS_STATUS_SUCCESS &&
+            blas->library.cublasLtMatmulAlgoCheck(blas->handle, entry->operation, entry->a,
+                                                  entry->b, entry->out, entry->out, &proposal->algo,
+                                                  &checked) == CUBLAS_STATUS_SUCCESS &&
+            checked.workspaceSize <= MF_CUDA_BLAS_WORKSPACE_BYTES) {
+            entry->algorithm = proposal->algo;
+            entry->plain = false;
+        }
+    }
+}
+
 /* The first algorithm the library proposes for this product; none: the product is plain. */
 static void choose(const struct mf_cuda_blas *blas, struct entry *entry)
 {
     const struct library *library = &blas->library;
     const struct key *key = &entry->key;
     cublasLtMatmulPreference_t preference = NULL;
-    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulHeuristicResult_t proposals[PROPOSALS_MAX];
     int found = 0;
     size_t workspace = MF_CUDA_BLAS_WORKSPACE_BYTES;
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -317,16 +337,13 @@ static void choose(const struct mf_cuda_blas *blas, struct entry *entry)
     if (bad == 0) {
         bad = library->cublasLtMatmulAlgoGetHeuristic(blas->handle, entry->operation, entry->a,
                                                       entry->b, entry->out, entry->out, preference,
-                                                      1, &result, &found);
+                                                      PROPOSALS_MAX, proposals, &found);
     }
     if (preference != NULL) {
         library->cublasLtMatmulPreferenceDestroy(preference);
     }
-    entry->plain = bad != 0 || found < 1 || result.state != CUBLAS_STATUS_SUCCESS;
-    if (!entry->plain) {
-        entry->algorithm = result.algo;
-        entry->workspace_bytes = result.workspaceSize;
-    }
+    entry->plain = true;
+    take_proposal(blas, entry, proposals, bad == 0 ? found : 0);
 }
 
 static enum mf_status new_entry(struct mf_cuda_blas *blas, const struct key *key,

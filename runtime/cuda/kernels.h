@@ -74,6 +74,8 @@ cudaError_t mf_cuda_norm_load(void);
 MF_CUDA_KERNEL(mf_cuda_attention_forward);
 MF_CUDA_KERNEL(mf_cuda_attention_backward);
 cudaError_t mf_cuda_attention_load(void);
+/* Runs Hopper's kernels (flash.h) once on zeros in the scratch: that loads their code. */
+cudaError_t mf_cuda_attention_warm(const struct mf_cuda_context *context);
 /* attention_forward.cu, attention_backward.cu: tensor cores; head_dim 64 and 128. `delta` is
  * fp32[rows, heads]. */
 MF_CUDA_KERNEL(mf_cuda_attention_forward_tiles);

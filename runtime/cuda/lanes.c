@@ -112,6 +112,7 @@ static enum mf_status open_context(struct mf_cuda_lanes *lanes)
                                                        device),
                                 "asking for shared memory"));
     MF_TRY(mf_cuda_run_load(context->shared_bytes));
+    MF_TRY(mf_cuda_linear_check(mf_cuda_attention_warm(context), "loading the attention kernels"));
     MF_TRY(mf_cuda_blas_open(drain, lanes, &lanes->blas));
     context->blas = lanes->blas;
     return MF_STATUS_OK;

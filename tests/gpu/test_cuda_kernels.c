@@ -158,7 +158,7 @@ static void test_linear_backward_data(void **state)
         const int64_t *size = linear_sizes[run % 6];
         uint32_t flag = flags[run / 6 % 6];
         bool alone = (flag & MF_SHAPE_FIRST_PANEL) != 0 && (flag & MF_SHAPE_LAST_PANEL) != 0;
-        /* Adding to a bf16 output in the product itself, the library may round the product first. */
+        /* Adding to bf16 in the product itself, the library may round the product first. */
         bool twice = alone && (flag & MF_SHAPE_ADD_TO_OUTPUT) != 0;
         struct gpu_bench bench = {.layout = run / 36, .tolerance = ROUNDING * (twice ? 2 : 1)};
         bench.call.shape =
