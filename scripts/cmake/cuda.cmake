@@ -38,6 +38,15 @@ enable_language(CUDA)
 # Derived from the compiler, so toolkits with lib/ instead of lib64/ are found too. CMake leaves
 # these folders out of RPATH: users of it set BUILD_RPATH to CUDAToolkit_LIBRARY_DIR by hand.
 find_package(CUDAToolkit REQUIRED)
+# The records of CUPTI that the module reads, and the call that names who holds it, are of 13.
+if(CUDAToolkit_VERSION VERSION_LESS 13)
+  if(MF_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "MF_CUDA=ON, but the CUDA toolkit is ${CUDAToolkit_VERSION}: 13.0 or newer "
+      "is needed; set CUDA_HOME to such a toolkit's folder")
+  endif()
+  message(STATUS "CUDA device module: off (toolkit ${CUDAToolkit_VERSION}, 13.0 is needed)")
+  return()
+endif()
 set(MF_HAVE_CUDA ON)
 message(STATUS "CUDA device module: on (${CMAKE_CUDA_COMPILER}, toolkit ${CUDAToolkit_VERSION}, "
   "architectures ${CMAKE_CUDA_ARCHITECTURES})")
