@@ -231,10 +231,15 @@ static enum mf_status measure(const struct mf_device_interface *interface, struc
     MF_TRY(interface->prepare(device, REPEATS_MAX));
     MF_TRY(prepare_calls(interface, device, scratch, plan, calls));
     MF_TRY(warm_up(interface, device, plan, calls, paused, ns));
-    double repeats = ns[0] > 0 ? seconds_max * 1e9 / ns[0] : REPEATS_MAX;
+    /* The warm-up says little about the length: a product may have chosen its algorithm in it. */
+    MF_TRY(run(interface, device, plan, calls, REPEATS_MIN, ns));
+    double typical_ns = mf_statistics_median(ns, REPEATS_MIN);
+    double repeats = typical_ns > 0 ? seconds_max * 1e9 / typical_ns : REPEATS_MAX;
     int32_t count = repeats < REPEATS_MAX ? (int32_t)repeats : REPEATS_MAX;
+    if (count > REPEATS_MIN) {
+        MF_TRY(run(interface, device, plan, calls, count - REPEATS_MIN, ns + REPEATS_MIN));
+    }
     count = count > REPEATS_MIN ? count : REPEATS_MIN;
-    MF_TRY(run(interface, device, plan, calls, count, ns));
     double median = mf_statistics_median(ns, count);
     *out = (struct mf_measurement){
         .signature = *plan->signature,
