@@ -23,11 +23,23 @@ struct simulation {
     const struct mf_step *step;
     struct lane lanes[MF_LANE_COUNT];
     struct mf_span *spans; /* the end is -1 until a task starts, then what is expected now */
+    int32_t *next;         /* per task: the next of its lane */
     bool *ended;
     double now;
     double link_bytes_per_ns; /* 0 = nothing is copied */
     struct mf_simulation *out;
 };
+
+/* fmin and fmax are calls: what they do with values that are no numbers matters to nobody here. */
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static double smaller(double a, double b)
+{
+    return a < b ? a : b;
+}
 
 static const enum mf_stall_cause causes[MF_LANE_COUNT] = {
     [MF_LANE_COMPUTE] = MF_STALL_END, /* never: a compute task does not wait for its own lane */
@@ -36,12 +48,18 @@ static const enum mf_stall_cause causes[MF_LANE_COUNT] = {
     [MF_LANE_CPU] = MF_STALL_CPU,
 };
 
-static int32_t next_of(const struct mf_step *step, int lane, int32_t from)
+/* For each task the next one of its lane, task_count = none; sets each lane's first. */
+static void link_lanes(struct simulation *state)
 {
-    while (from < step->task_count && (int)step->tasks[from].lane != lane) {
-        from++;
+    const struct mf_step *step = state->step;
+    for (int lane = 0; lane < MF_LANE_COUNT; lane++) {
+        state->lanes[lane] = (struct lane){.running = -1, .next = step->task_count};
     }
-    return from;
+    for (int32_t i = step->task_count - 1; i >= 0; i--) {
+        struct lane *lane = &state->lanes[step->tasks[i].lane];
+        state->next[i] = lane->next;
+        lane->next = i;
+    }
 }
 
 /* The best rate among the copies stands for the link. */
@@ -51,7 +69,7 @@ static double link_rate(const struct mf_step *step)
     for (int32_t i = 0; i < step->task_count; i++) {
         const struct mf_task *task = &step->tasks[i];
         if (task->kernel == MF_KERNEL_COPY && task->expected_ns > 0) {
-            best = fmax(best, (double)task->link_bytes / task->expected_ns);
+            best = larger(best, (double)task->link_bytes / task->expected_ns);
         }
     }
     return best;
@@ -98,10 +116,10 @@ static bool start_tasks(struct simulation *state)
             count_stall(state, index);
         }
         state->spans[index].start_ns = state->now;
-        state->spans[index].end_ns = state->now + fmax(0, state->step->tasks[index].expected_ns);
+        state->spans[index].end_ns = state->now + larger(0, state->step->tasks[index].expected_ns);
         lane->running = index;
         lane->slowdown = 1;
-        lane->next = next_of(state->step, i, index + 1);
+        lane->next = state->next[index];
         started = true;
     }
     return started;
@@ -118,7 +136,7 @@ static double direct_demand(const struct simulation *state)
     if (task->link_bytes <= 0 || task->expected_ns <= 0) {
         return 0;
     }
-    return fmin(1, (double)task->link_bytes / state->link_bytes_per_ns / task->expected_ns);
+    return smaller(1, (double)task->link_bytes / state->link_bytes_per_ns / task->expected_ns);
 }
 
 static void share_link(struct simulation *state)
@@ -142,7 +160,7 @@ static bool advance(struct simulation *state)
     double next = INFINITY;
     for (int i = 0; i < MF_LANE_COUNT; i++) {
         if (state->lanes[i].running >= 0) {
-            next = fmin(next, state->spans[state->lanes[i].running].end_ns);
+            next = smaller(next, state->spans[state->lanes[i].running].end_ns);
         }
     }
     if (isinf(next)) {
@@ -172,12 +190,12 @@ static double critical_path(const struct mf_step *step, double *reached)
         double start = task->lane == MF_LANE_COMPUTE ? compute : 0;
         for (int lane = 0; lane < MF_LANE_COUNT; lane++) {
             if (task->depends[lane] >= 0) {
-                start = fmax(start, reached[task->depends[lane]]);
+                start = larger(start, reached[task->depends[lane]]);
             }
         }
-        reached[i] = start + fmax(0, task->expected_ns);
+        reached[i] = start + larger(0, task->expected_ns);
         compute = task->lane == MF_LANE_COMPUTE ? reached[i] : compute;
-        longest = fmax(longest, reached[i]);
+        longest = larger(longest, reached[i]);
     }
     return longest;
 }
@@ -190,15 +208,14 @@ void mf_simulate(const struct mf_step *step, struct mf_simulation *out, struct m
     struct simulation state = {
         .step = step,
         .spans = spans == NULL ? own : spans,
+        .next = malloc(count * sizeof(*state.next)),
         .ended = calloc(count, sizeof(*state.ended)),
         .link_bytes_per_ns = link_rate(step),
         .out = out,
     };
-    MF_ASSERT(state.spans != NULL && state.ended != NULL && reached != NULL);
+    MF_ASSERT(state.spans != NULL && state.next != NULL && state.ended != NULL && reached != NULL);
     *out = (struct mf_simulation){0};
-    for (int i = 0; i < MF_LANE_COUNT; i++) {
-        state.lanes[i] = (struct lane){.running = -1, .next = next_of(step, i, 0)};
-    }
+    link_lanes(&state);
     do {
         while (start_tasks(&state)) {
         }
@@ -207,12 +224,13 @@ void mf_simulate(const struct mf_step *step, struct mf_simulation *out, struct m
     for (int i = 0; i < MF_LANE_COUNT; i++) {
         /* Dependencies point back in issue order, so every task has its turn. */
         MF_ASSERT(state.lanes[i].next == step->task_count);
-        out->step_ns = fmax(out->step_ns, state.lanes[i].free_ns);
+        out->step_ns = larger(out->step_ns, state.lanes[i].free_ns);
     }
     out->stall_ns[MF_STALL_END] = out->step_ns - state.lanes[MF_LANE_COMPUTE].free_ns;
     out->critical_path_ns = critical_path(step, reached);
     free(reached);
     free(state.ended);
+    free(state.next);
     free(own);
 }
 

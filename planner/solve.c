@@ -12,9 +12,12 @@
 #include "planner/simulate.h"
 #include "planner/solve_context.h"
 
-/* What a default search may cost: tasks built and simulated, at about 10 million a second. */
-#define SEARCH_TASKS 5000000
-#define EVALUATIONS_MIN 48
+/* What a default search may cost: tasks built and simulated, at about 6 million a second. Graphs of
+ * few tasks get more: they are searched within a second all the same. */
+#define SEARCH_TASKS 1800000
+#define SEARCH_TASKS_SMALL 5000000
+#define SMALL 6000
+#define EVALUATIONS_MIN 32
 #define EVALUATIONS_DEFAULT_MAX 4000
 /* Micro-batches in one evaluation. */
 #define MICROS 3
@@ -48,7 +51,7 @@ static int32_t default_evaluations(const struct mf_solve_context *context)
 {
     int32_t micros = context->request->workload.accumulation;
     int64_t tasks = (int64_t)context->work.task_count * 2 * (micros < MICROS ? micros : MICROS);
-    int64_t count = SEARCH_TASKS / (tasks + 100);
+    int64_t count = (tasks < SMALL ? SEARCH_TASKS_SMALL : SEARCH_TASKS) / (tasks + 100);
     count = count < EVALUATIONS_MIN ? EVALUATIONS_MIN : count;
     return (int32_t)(count > EVALUATIONS_DEFAULT_MAX ? EVALUATIONS_DEFAULT_MAX : count);
 }

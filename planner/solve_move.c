@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #define RANGES_MAX 64
+/* All blocks, and each half. */
+#define JOINT_RANGES 3
 
 static void add_move(struct mf_solve_moves *moves, struct mf_solve_move move)
 {
@@ -58,7 +60,8 @@ void mf_solve_move_apply(const struct mf_solve_context *context, const struct mf
     mf_solve_decide_ring(plan, slots);
 }
 
-static void add_choices(struct mf_solve_moves *moves, int32_t group, int32_t first, int32_t last)
+static void add_choices(struct mf_solve_moves *moves, int32_t group, int32_t first, int32_t last,
+                        bool joint)
 {
     struct mf_solve_move move = {
         .group = group, .first = first, .last = last, .every = 1, .only = -1};
@@ -76,6 +79,15 @@ static void add_choices(struct mf_solve_moves *moves, int32_t group, int32_t fir
         move.other = i;
         add_move(moves, move);
     }
+    /* Both at once, where few ranges make it cheap to look at. */
+    for (int i = 1; i < MF_WORK_WEIGHTS && joint; i++) {
+        move.kind = MF_SOLVE_MOVE_BOTH;
+        move.choice = i;
+        for (move.other = 0; move.other < MF_WORK_UPDATES; move.other++) {
+            add_move(moves, move);
+        }
+    }
+    move.other = 0;
     /* From one engine to another: what other engines update stays with them. */
     move.kind = MF_SOLVE_MOVE_UPDATE;
     for (move.only = 0; move.only < MF_OPTIMIZER_COUNT; move.only++) {
@@ -126,14 +138,14 @@ void mf_solve_move_list(const struct mf_model *model, int32_t wanted, struct mf_
     for (int32_t r = 0; r < range_count && moves->count < wanted; r++) {
         int32_t first = ranges[r][0];
         int32_t last = ranges[r][1];
-        add_choices(moves, -1, first, last);
+        add_choices(moves, -1, first, last, r < JOINT_RANGES);
         for (int32_t i = 0; i < model->unit_count; i++) {
             bool seen = model->units[i].block < first || model->units[i].block > last;
             for (int32_t j = 0; j < i && !seen; j++) {
                 seen = model->units[j].block >= first && same_unit(model, i, j);
             }
             if (!seen) {
-                add_choices(moves, i, first, last);
+                add_choices(moves, i, first, last, r < JOINT_RANGES);
             }
         }
         first = first < 1 ? 1 : first;

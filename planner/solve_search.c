@@ -16,9 +16,11 @@
 #define BETTER 0.9995
 /* Share of the evaluations that seeds may take. */
 #define SEED_SHARE 2
-/* Shaken plans that are looked at, and how much slower than the best they may begin. */
-#define SHAKES_MAX 400
-#define SHAKEN_MAX 1.3
+/* Rounds of the walk, how much slower a step of it may be at first, and how many steps are looked
+ * at for each plan that can be built. */
+#define ROUNDS 3
+#define SLACK_MAX 0.06
+#define STEPS_PER_EVALUATION 8
 /* Moves that are ranked for each that can be tried. */
 #define MOVES_PER_EVALUATION 8
 
@@ -275,7 +277,7 @@ static enum mf_status climb(struct mf_solve_context *context, struct mf_solve_mo
     return status;
 }
 
-/* splitmix64: shaking must give the same plan for the same request. */
+/* splitmix64: the same request must give the same plan. */
 static uint64_t next_random(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15ull;
@@ -284,32 +286,125 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* A few moves at random from the best plan; `out` has a plan only when the result fits. */
-static enum mf_status shake(struct mf_solve_context *context, const struct mf_solve_moves *moves,
-                            uint64_t *state, const struct best *best, struct best *out)
+/* A walk from plan to plan: takes what is slower by less than `slack` too. */
+struct walk {
+    const struct mf_solve_moves *moves;
+    struct best *best;
+    struct best here;
+    double slack;
+    uint64_t state;
+};
+
+/* The plan a random move or two away. */
+static void step_aside(struct mf_solve_context *context, struct walk *walk, struct mf_plan *out)
+{
+    const struct mf_solve_moves *moves = walk->moves;
+    mf_plan_copy(&walk->here.plan, out);
+    int count = next_random(&walk->state) % 4 == 0 ? 2 : 1;
+    for (int i = 0; i < count; i++) {
+        uint64_t index = next_random(&walk->state) % (uint64_t)moves->count;
+        mf_solve_move_apply(context, &moves->moves[index], out);
+    }
+}
+
+/* Where memory is full a good move needs another to pay for it. */
+static bool give_up_bytes(struct mf_solve_context *context, struct walk *walk, int64_t over,
+                          struct mf_plan *plan)
+{
+    int way = (int)(next_random(&walk->state) % (uint64_t)mf_solve_seed_release_count());
+    return mf_solve_seed_release(context, way, over, plan);
+}
+
+/* Goes to `plan` when it is good enough; takes it. */
+static enum mf_status go(struct mf_solve_context *context, struct walk *walk, struct mf_plan *plan,
+                         struct mf_solve_score *score)
+{
+    if (score->ns < walk->best->score.ns * BETTER) {
+        struct mf_plan copy;
+        mf_plan_copy(plan, &copy);
+        struct mf_solve_score verified = *score;
+        enum mf_status status = offer(context, walk->best, &copy, &verified);
+        if (status != MF_STATUS_OK || !verified.fits) {
+            mf_plan_reset(plan);
+            return status;
+        }
+    }
+    mf_plan_reset(&walk->here.plan);
+    walk->here.plan = *plan;
+    walk->here.score = *score;
+    return MF_STATUS_OK;
+}
+
+/* Builds a plan unless its estimate rules it out. score->fits tells whether it takes less than
+ * `limit` and fits, `over` by how many device bytes one that takes less does not. */
+static enum mf_status look(struct mf_solve_context *context, const struct walk *walk,
+                           const struct mf_plan *plan, struct mf_solve_score *score, int64_t *over)
+{
+    double limit = walk->here.score.ns * (1 + walk->slack);
+    int64_t budget = context->budget[MF_SPACE_DEVICE];
+    int64_t bytes = 0;
+    *over = 0;
+    score->fits = false;
+    if (estimate(context, plan, &bytes) >= limit || same_plan(plan, &walk->here.plan)) {
+        return MF_STATUS_OK;
+    }
+    if (bytes > budget) {
+        *over = bytes - budget;
+        return MF_STATUS_OK;
+    }
+    MF_TRY(mf_solve_score_plan(context, plan, score));
+    bytes = score->bytes[MF_SPACE_DEVICE];
+    *over = score->ns < limit && bytes > budget ? bytes - budget : 0;
+    score->fits = score->fits && score->ns < limit;
+    return MF_STATUS_OK;
+}
+
+static enum mf_status walk_once(struct mf_solve_context *context, struct walk *walk)
 {
     struct mf_plan trial;
     struct mf_solve_score score;
-    *out = (struct best){0};
-    mf_plan_copy(&best->plan, &trial);
-    int count = 2 + (int)(next_random(state) % 3);
-    for (int i = 0; i < count; i++) {
-        mf_solve_move_apply(context, &moves->moves[next_random(state) % (uint64_t)moves->count],
-                            &trial);
+    int64_t over = 0;
+    step_aside(context, walk, &trial);
+    enum mf_status status = look(context, walk, &trial, &score, &over);
+    if (status == MF_STATUS_OK && over > 0 && give_up_bytes(context, walk, over, &trial)) {
+        status = look(context, walk, &trial, &score, &over);
     }
-    int64_t bytes = 0;
-    double at_best = estimate(context, &trial, &bytes);
-    /* Too slow or too large to be worth a climb. */
-    if (at_best > best->score.ns * SHAKEN_MAX || bytes > context->budget[MF_SPACE_DEVICE]) {
-        mf_plan_reset(&trial);
-        return MF_STATUS_OK;
+    if (status == MF_STATUS_OK && score.fits) {
+        return go(context, walk, &trial, &score);
     }
-    enum mf_status status = mf_solve_score_plan(context, &trial, &score);
-    if (status != MF_STATUS_OK || score.ns > best->score.ns * SHAKEN_MAX) {
-        mf_plan_reset(&trial);
-        return status;
+    mf_plan_reset(&trial);
+    return status;
+}
+
+/* Threshold accepting: what a step may lose shrinks to nothing; each round begins at the best. */
+static enum mf_status wander(struct mf_solve_context *context, const struct mf_solve_moves *moves,
+                             struct best *best)
+{
+    struct walk walk = {.moves = moves, .best = best, .state = context->request->seed};
+    int32_t begin = context->evaluations;
+    int32_t share = (context->evaluations_max - begin) / ROUNDS + 1;
+    int64_t steps = (int64_t)context->evaluations_max * STEPS_PER_EVALUATION;
+    int32_t round = -1;
+    enum mf_status status = MF_STATUS_OK;
+    while (status == MF_STATUS_OK && steps-- > 0 && !mf_solve_score_spent(context)) {
+        int32_t done = context->evaluations - begin;
+        if (done / share > round) {
+            round = done / share;
+            if (walk.here.have) {
+                mf_plan_reset(&walk.here.plan);
+            }
+            mf_plan_copy(&best->plan, &walk.here.plan);
+            walk.here.score = best->score;
+            walk.here.have = true;
+        }
+        double left = 1 - (double)(done % share) / share;
+        walk.slack = SLACK_MAX * left * left;
+        status = walk_once(context, &walk);
     }
-    return offer(context, out, &trial, &score);
+    if (walk.here.have) {
+        mf_plan_reset(&walk.here.plan);
+    }
+    return status;
 }
 
 static enum mf_status improve(struct mf_solve_context *context, struct best *best)
@@ -318,22 +413,12 @@ static enum mf_status improve(struct mf_solve_context *context, struct best *bes
     mf_solve_move_list(context->model, context->evaluations_max * MOVES_PER_EVALUATION, &moves);
     struct ranked *order = calloc((size_t)moves.count + 1, sizeof(*order));
     MF_ASSERT(order != NULL);
-    uint64_t state = context->request->seed;
+    int32_t most = context->evaluations_max;
+    context->evaluations_max -= (most - context->evaluations) / 2;
     enum mf_status status = climb(context, &moves, order, best);
-    for (int32_t i = 0; i < SHAKES_MAX && status == MF_STATUS_OK; i++) {
-        struct best shaken;
-        if (mf_solve_score_spent(context)) {
-            break;
-        }
-        status = shake(context, &moves, &state, best, &shaken);
-        if (status == MF_STATUS_OK && shaken.have) {
-            status = climb(context, &moves, order, &shaken);
-        }
-        if (status == MF_STATUS_OK && shaken.have) {
-            status = offer(context, best, &shaken.plan, &shaken.score);
-        } else if (shaken.have) {
-            mf_plan_reset(&shaken.plan);
-        }
+    context->evaluations_max = most;
+    if (status == MF_STATUS_OK) {
+        status = wander(context, &moves, best);
     }
     free(order);
     free(moves.moves);

@@ -182,9 +182,10 @@ static void release_unit(const struct mf_solve_context *context, struct mf_plan 
     }
 }
 
+/* What was spent, and behind that the ring. */
 int mf_solve_seed_release_count(void)
 {
-    return SPEND_COUNT;
+    return SPEND_COUNT + 1;
 }
 
 bool mf_solve_seed_release(const struct mf_solve_context *context, int way, int64_t bytes,
@@ -192,6 +193,11 @@ bool mf_solve_seed_release(const struct mf_solve_context *context, int way, int6
 {
     int32_t slots = plan->ring_slots > 0 ? plan->ring_slots : MF_SOLVE_RING_DEFAULT;
     struct purse purse = {.context = context, .plan = plan};
+    if (way == SPEND_COUNT) {
+        bool cut = plan->ring_slots > MF_SOLVE_RING_MIN;
+        mf_solve_decide_ring(plan, MF_SOLVE_RING_MIN);
+        return cut;
+    }
     if (way == SPEND_ACTIVATION) {
         for (int32_t i = mf_solve_decide_layers(context->model); i >= 1 && bytes > 0; i--) {
             if (plan->activations[i] == MF_ACTIVATION_KEEP) {

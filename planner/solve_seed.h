@@ -14,8 +14,8 @@ void mf_solve_seed_build(const struct mf_solve_context *context, int32_t index, 
                          struct mf_plan *out);
 
 /* Ways to give device memory back, 0 .. count - 1: optimizer state to the CPU, activations
- * recomputed, weights streamed. Frees at least `bytes`, from the last unit or layer on; false when
- * that way cannot. */
+ * recomputed, weights streamed, the ring cut to two slots. Frees at least `bytes`, from the last
+ * unit or layer on (the ring: what it can); false when that way cannot. */
 int mf_solve_seed_release_count(void);
 bool mf_solve_seed_release(const struct mf_solve_context *context, int way, int64_t bytes,
                            struct mf_plan *plan);
