@@ -93,7 +93,8 @@ class FaultFiles(harness.TestCase):
     def test_full_disk(self):
         disk = os.path.join(harness.FOLDER, "disk")
         os.makedirs(disk)
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", disk],
+        options = f"size={DISK_BYTES}"
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", disk],
                                  capture_output=True, check=False)
         if mounted.returncode != 0:
             self.skipTest("no file system can be mounted here")

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Several clients on one daemon: they share the device by admitted memory, train as if alone, do not
-see each other, and lose nothing when one of them dies."""
+"""Several clients on one daemon: they share the device by admitted memory, train as if alone, do
+not see each other, and lose nothing when one of them dies."""
 import os
 import shutil
 import subprocess

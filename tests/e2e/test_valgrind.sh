@@ -27,19 +27,30 @@ finish() {
 }
 trap finish EXIT
 
-# OPENBLAS_CORETYPE: valgrind does not know AVX-512.
-OPENBLAS_CORETYPE=Haswell OPENBLAS_NUM_THREADS=1 valgrind --quiet --error-exitcode=9 \
-    --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
-    --log-file="$folder/valgrind.log" \
-    "$bin/memferryd" --device host --device-memory 64MiB --threads 1 --home "$folder/home" \
-    --socket "$folder/socket" 2>"$folder/daemon.log" &
-daemon=$!
-for ((i = 0; i < 600; i++)); do
-    if grep -q 'ready:' "$folder/daemon.log" || ! kill -0 "$daemon" 2>/dev/null; then
-        break
-    fi
-    sleep 0.1
-done
+# What the daemon is called with; OPENBLAS_CORETYPE because valgrind does not know AVX-512.
+export OPENBLAS_CORETYPE=Haswell OPENBLAS_NUM_THREADS=1
+options=(--device host --device-memory 64MiB --threads 1 --home "$folder/home"
+    --socket "$folder/socket")
+
+# start [valgrind ...]: the daemon in the background, once it serves.
+start() {
+    : >"$folder/daemon.log"
+    "$@" "$bin/memferryd" "${options[@]}" 2>>"$folder/daemon.log" &
+    daemon=$!
+    for ((i = 0; i < 1200; i++)); do
+        if grep -q 'ready:' "$folder/daemon.log" || ! kill -0 "$daemon" 2>/dev/null; then
+            break
+        fi
+        sleep 0.1
+    done
+}
+
+# The machine's rates are measured at the first start, which would take a minute under valgrind.
+start
+kill -TERM "$daemon"
+wait "$daemon"
+start valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=definite \
+    --errors-for-leak-kinds=definite --log-file="$folder/valgrind.log"
 
 code=0
 PYTHONPATH=$here "$python" "$here/valgrind_client.py" "$folder/socket" "$folder" || code=$?
