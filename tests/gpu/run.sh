@@ -2,8 +2,8 @@
 # Runs the GPU tests of a bundle (scripts/bundle DIR --tests) on this machine:
 #   tests/gpu/run.sh DIR [fast|all|sanitize]
 # fast: kernels and device; all: also the reference fixtures and random plans; sanitize: kernels and
-# device under compute-sanitizer's memcheck. CUDA's libraries are looked for in the toolkit's folder
-# and in PyTorch's. Exit code 0 when everything passed.
+# device under compute-sanitizer's memcheck, kernels under racecheck. CUDA's libraries are looked for
+# in the toolkit's folder and in PyTorch's. Exit code 0 when everything passed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 bundle=$(realpath "${1:?a bundle}")
@@ -37,6 +37,8 @@ sanitize)
         run "memcheck_$name" compute-sanitizer --tool memcheck --error-exitcode 9 \
             "$bundle/tests/gpu_cuda_$name"
     done
+    run racecheck_kernels compute-sanitizer --tool racecheck --error-exitcode 9 \
+        "$bundle/tests/gpu_cuda_kernels"
     ;;
 *)
     run cuda_device "$bundle/tests/gpu_cuda_device"

@@ -126,7 +126,8 @@ static void test_linear(void **state)
     for (int run = 0; run < 24; run++) {
         const int64_t *size = linear_sizes[run % 6];
         bool bias = run / 6 % 2 == 1;
-        struct gpu_bench bench = {.layout = run / 12, .tolerance = ROUNDING};
+        /* At odd strides the library may round a product before it adds the bias. */
+        struct gpu_bench bench = {.layout = run / 12, .tolerance = ROUNDING * (bias ? 2 : 1)};
         bench.call.shape = (struct mf_shape){.rows = size[0], .n = size[1], .k = size[2]};
         bench.call.shape.flags = bias ? MF_SHAPE_BIAS : 0;
         gpu_matrix(&bench, 0, size[0], size[2]);

