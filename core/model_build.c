@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define PANEL_ROWS_MULTIPLE 16
+#define PANEL_ROWS_TILE 128
 #define PANEL_ELEMENTS_MULTIPLE 64
 #define WEIGHT_BYTES 2 /* bf16 */
 
@@ -53,7 +54,10 @@ static enum mf_status cut_panels(struct mf_unit *unit, int64_t panel_bytes)
                                  MF_PANELS_PER_UNIT_MAX, (long long)panel_bytes,
                                  PANEL_ROWS_MULTIPLE);
         }
-        unit->panel_rows = round_up(divide_up(unit->rows, count), PANEL_ROWS_MULTIPLE);
+        int64_t rows = divide_up(unit->rows, count);
+        /* Whole tiles of the matrix units where that still fits. */
+        int64_t tiles = round_up(rows, PANEL_ROWS_TILE);
+        unit->panel_rows = tiles <= rows_max ? tiles : round_up(rows, PANEL_ROWS_MULTIPLE);
     }
     unit->panel_count = (int32_t)divide_up(unit->rows, unit->panel_rows);
     int64_t last_rows = unit->rows - (unit->panel_count - 1) * unit->panel_rows;

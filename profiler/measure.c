@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "profiler/operands.h"
 #include "profiler/statistics.h"
@@ -11,9 +12,12 @@
 #define ALIGN 256
 #define REPEATS_MIN 3
 #define REPEATS_MAX 25
-/* Parameters alternate between so many copies that together they are larger than a cache. */
+/* Parameters alternate between so many copies that together they are larger than a cache: the
+ * device's, or for the CPU lane four times the last level's (an update that ran from a server's
+ * cache was measured twice as fast as it is in a step). */
 #define PARAMETER_BYTES (64ll << 20)
-#define COPIES_MAX 16
+#define CPU_PARAMETER_BYTES_MAX (1ll << 30)
+#define COPIES_MAX 64
 /* One operand set beyond this is no kernel of a model that fits any machine. */
 #define SET_BYTES_MAX (1ll << 46)
 /* Scratch that is kept between measurements is at most this share of the device's memory. */
@@ -39,6 +43,13 @@ static int64_t align(int64_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+static int64_t rotated_bytes(enum mf_lane lane)
+{
+    int64_t cache = lane == MF_LANE_CPU ? 4 * (int64_t)sysconf(_SC_LEVEL3_CACHE_SIZE) : 0;
+    cache = cache < CPU_PARAMETER_BYTES_MAX ? cache : CPU_PARAMETER_BYTES_MAX;
+    return cache > PARAMETER_BYTES ? cache : PARAMETER_BYTES;
+}
+
 static enum mf_status lay_out(struct plan *plan)
 {
     int64_t parameters = 0;
@@ -58,7 +69,8 @@ static enum mf_status lay_out(struct plan *plan)
         *(need->parameter ? &rotated[need->host] : &others[need->host]) += bytes;
         largest = !need->host && bytes > largest ? bytes : largest;
     }
-    int64_t copies = parameters > 0 ? PARAMETER_BYTES / parameters + 1 : 1;
+    int64_t wanted = rotated_bytes(plan->signature->lane);
+    int64_t copies = parameters > 0 ? wanted / parameters + 1 : 1;
     plan->copies = (int32_t)(copies < COPIES_MAX ? copies : COPIES_MAX);
     plan->device_bytes = others[0] + rotated[0] * plan->copies;
     plan->staging_offset = others[1] + rotated[1] * plan->copies;

@@ -1,9 +1,9 @@
 #!/bin/bash
 # Runs the GPU tests of a bundle (scripts/bundle DIR --tests) on this machine:
 #   tests/gpu/run.sh DIR [fast|all|sanitize]
-# fast: kernels and device; all: also the reference fixtures and random plans; sanitize: kernels and
-# device under compute-sanitizer's memcheck, kernels under racecheck. CUDA's libraries are looked for
-# in the toolkit's folder and in PyTorch's. Exit code 0 when everything passed.
+# fast: kernels and device; all: also the reference fixtures and random plans; sanitize: kernels
+# and device under compute-sanitizer's memcheck, kernels under racecheck. CUDA's libraries are looked
+# for in the toolkit's folder and in PyTorch's. Exit code 0 when everything passed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 bundle=$(realpath "${1:?a bundle}")
