@@ -14,10 +14,10 @@
 
 /* What a default search may cost: tasks built and simulated, at about 6 million a second. Graphs of
  * few tasks get more: they are searched within a second all the same. */
-#define SEARCH_TASKS 1800000
+#define SEARCH_TASKS 1200000
 #define SEARCH_TASKS_SMALL 5000000
-#define SMALL 6000
-#define EVALUATIONS_MIN 32
+#define SMALL 2500
+#define EVALUATIONS_MIN 48
 #define EVALUATIONS_DEFAULT_MAX 4000
 /* Micro-batches in one evaluation. */
 #define MICROS 3
