@@ -1,8 +1,8 @@
 #!/bin/bash
 # Runs the GPU tests of a bundle (scripts/bundle DIR --tests) on this machine:
 #   tests/gpu/run.sh DIR [fast|all|sanitize]
-# fast: kernels and device; all: also the reference fixtures and random plans; sanitize: kernels
-# and device under compute-sanitizer's memcheck, kernels under racecheck. CUDA's libraries are looked
+# fast: kernels and device; all: also the reference fixtures and random plans; sanitize: kernels and
+# device under compute-sanitizer's memcheck, kernels under racecheck. CUDA's libraries are looked
 # for in the toolkit's folder and in PyTorch's. Exit code 0 when everything passed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -37,10 +37,11 @@ sanitize)
         run "memcheck_$name" compute-sanitizer --tool memcheck --error-exitcode 9 \
             "$bundle/tests/gpu_cuda_$name"
     done
-    # racecheck does not follow mbarriers that copies complete: it reports cuBLAS's kernels (nvjet)
-    # and our Hopper attention alike, whose order of waits and arrivals was read instead.
+    # racecheck does not follow mbarriers that copies complete: it reports cuBLAS's kernels
+    # (nvjet) and our Hopper attention alike, whose waits and arrivals were read instead.
     run racecheck_kernels compute-sanitizer --tool racecheck "$bundle/tests/gpu_cuda_kernels"
-    if grep 'Race reported' "${OUT:-/tmp}/racecheck_kernels.log" | grep -vE 'nvjet_|mf_flash::'; then
+    if grep 'Race reported' "${OUT:-/tmp}/racecheck_kernels.log" |
+        grep -vE 'nvjet_|mf_flash::'; then
         failed=1
     fi
     ;;
