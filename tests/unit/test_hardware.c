@@ -2,6 +2,7 @@
  * other machine. */
 #include "harness.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/hardware.h"
@@ -134,12 +135,40 @@ static void test_hostile(void **context)
     json_decref(json);
 }
 
+/* Every shipped description decodes, says that it is an estimate, and has all rates. */
+static void test_shipped(void **context)
+{
+    (void)context;
+    static const char *const names[] = {"rtx-3090",  "rtx-4090",  "rtx-5090",
+                                        "a100-40gb", "a100-80gb", "h100-pcie",
+                                        "h100-sxm",  "h200",      "l40s"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char path[64];
+        snprintf(path, sizeof(path), "hardware/%s.json", names[i]);
+        size_t count = 0;
+        const char *text = harness_read(harness_source(path), &count);
+        json_t *json = NULL;
+        struct mf_hardware hardware;
+        assert_ok(mf_json_parse(text, count, path, &json));
+        assert_ok(mf_hardware_decode(json, &hardware));
+        json_decref(json);
+        assert_false(hardware.measured);
+        assert_int_equal(hardware.device_count, 1);
+        const struct mf_hardware_device *device = &hardware.devices[0];
+        assert_string_equal(device->kind, "cuda");
+        assert_true(device->memory_bytes > 20ll << 30 && device->matrix_flops > 5e13);
+        assert_true(device->memory_bytes_per_s > 5e11 && device->h2d_bytes_per_s > 2e10);
+        assert_true(device->d2h_bytes_per_s > 2e10 && hardware.host_bytes_per_s > 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_fingerprint),
         cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_shipped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
