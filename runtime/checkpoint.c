@@ -9,6 +9,7 @@
 #include "core/arena.h"
 #include "core/json.h"
 #include "core/limits.h"
+#include "core/log.h"
 #include "runtime/files.h"
 #include "runtime/safetensors.h"
 #include "runtime/safetensors_writer.h"
@@ -16,6 +17,7 @@
 #include "runtime/weights_layout.h"
 
 #define KINDS 3
+#define VERSION 1
 static const char *const kinds[KINDS] = {"master", "exp_avg", "exp_avg_sq"};
 
 /* Room for one unit's arrays, as large as the largest unit. */
@@ -154,7 +156,7 @@ static enum mf_status save_state(const json_t *state, const char *path)
 {
     json_t *whole = state != NULL ? json_deep_copy(state) : json_object();
     MF_ASSERT(whole != NULL &&
-              json_object_set_new(whole, "checkpoint_version", json_integer(1)) == 0);
+              json_object_set_new(whole, "checkpoint_version", json_integer(VERSION)) == 0);
     char *text = json_dumps(whole, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     MF_ASSERT(text != NULL);
     enum mf_status status = mf_files_write(path, text, strlen(text));
@@ -204,8 +206,8 @@ enum mf_status mf_checkpoint_save(const struct mf_model *model, const char *fold
     }
     if (status != MF_STATUS_OK) {
         struct mf_error error = *mf_status_error();
-        if (mf_files_remove_tree(partial) == MF_STATUS_OK) {
-            (void)mf_status_restore(&error);
+        if (mf_files_remove_tree(partial) != MF_STATUS_OK) {
+            mf_log_warn("%s stays until the next save: %s", partial, mf_status_text());
         }
         status = mf_status_restore(&error);
     }
@@ -216,18 +218,39 @@ enum mf_status mf_checkpoint_save(const struct mf_model *model, const char *fold
 
 /* ---- loading ---- */
 
-static enum mf_status read_part(struct mf_safetensors *set, const char *name,
+/* The stored tensor that is `wanted`, of just that type and shape. */
+static enum mf_status find_tensor(const struct mf_safetensors *set,
+                                  const struct mf_safetensors_tensor *wanted,
+                                  const struct mf_safetensors_tensor **out)
+{
+    char found[64];
+    char expected[64];
+    const struct mf_safetensors_tensor *tensor = mf_safetensors_find(set, wanted->name);
+    if (tensor == NULL) {
+        return mf_status_set(MF_STATUS_CORRUPT, "%s: %s is missing for this model",
+                             mf_safetensors_path(set), wanted->name);
+    }
+    if (tensor->type != wanted->type || tensor->dimension_count != wanted->dimension_count ||
+        memcmp(tensor->shape, wanted->shape,
+               (size_t)wanted->dimension_count * sizeof(tensor->shape[0])) != 0) {
+        return mf_status_set(MF_STATUS_CORRUPT, "%s: %s is %s %s, this model needs F32 %s",
+                             mf_safetensors_path(set), wanted->name,
+                             mf_safetensors_type_name(tensor->type),
+                             mf_safetensors_shape_text(tensor, found, sizeof(found)),
+                             mf_safetensors_shape_text(wanted, expected, sizeof(expected)));
+    }
+    *out = tensor;
+    return MF_STATUS_OK;
+}
+
+static enum mf_status read_part(const struct mf_safetensors *set,
+                                const struct mf_safetensors_tensor *wanted,
                                 const struct mf_unit *unit, int part, float *elements)
 {
-    const struct mf_safetensors_tensor *tensor = mf_safetensors_find(set, name);
+    const struct mf_safetensors_tensor *tensor = NULL;
     bool weight = part == MF_WEIGHTS_PART_WEIGHT;
     int64_t count = weight ? unit->columns : 1;
-    if (tensor == NULL || tensor->type != MF_SAFETENSORS_TYPE_F32 ||
-        tensor->bytes != unit->rows * count * 4) {
-        return mf_status_set(MF_STATUS_CORRUPT, "%s: %s is %s for this model",
-                             mf_safetensors_path(set), name,
-                             tensor == NULL ? "missing" : "not of the right shape");
-    }
+    MF_TRY(find_tensor(set, wanted, &tensor));
     for (int64_t row = 0; row < unit->rows; row++) {
         int64_t offset = weight ? mf_weights_layout_offset(unit, row, 0)
                                 : mf_weights_layout_bias_offset(unit, row);
@@ -236,41 +259,57 @@ static enum mf_status read_part(struct mf_safetensors *set, const char *name,
     return MF_STATUS_OK;
 }
 
-static enum mf_status read_unit(struct mf_safetensors *set, const struct mf_unit *unit,
+/* `next`: the unit's first tensor of the list, then the one after its last. */
+static enum mf_status read_unit(const struct mf_safetensors *set, const struct mf_unit *unit,
+                                const struct mf_safetensors_tensor **next,
                                 const struct mf_checkpoint_unit *arrays)
 {
     for (int kind = 0; kind < KINDS; kind++) {
         float *elements = array_of(arrays, kind);
         memset(elements, 0, (size_t)unit->elements * sizeof(float));
         for (int part = 0; part < MF_WEIGHTS_PART_COUNT; part++) {
-            const struct mf_tensor *tensor =
-                mf_weights_layout_tensor(unit, (enum mf_weights_part)part);
-            char name[2 * MF_NAME_MAX];
-            if (tensor->name != NULL) {
-                snprintf(name, sizeof(name), "%s.%s", kinds[kind], tensor->name);
-                MF_TRY(read_part(set, name, unit, part, elements));
+            if (mf_weights_layout_tensor(unit, (enum mf_weights_part)part)->name != NULL) {
+                MF_TRY(read_part(set, (*next)++, unit, part, elements));
             }
         }
     }
     return MF_STATUS_OK;
 }
 
-static enum mf_status load_optimizer(const struct mf_model *model, const char *path,
+/* Every tensor is looked at before the first one is given away. */
+static enum mf_status read_optimizer(const struct mf_model *model, const struct mf_safetensors *set,
+                                     const struct mf_safetensors_tensor *wanted, int32_t count,
                                      mf_checkpoint_exchange write, void *context)
 {
-    struct mf_safetensors *set = NULL;
-    MF_TRY(mf_safetensors_open(path, &set));
+    const struct mf_safetensors_tensor *tensor = NULL;
+    for (int32_t i = 0; i < count; i++) {
+        MF_TRY(find_tensor(set, &wanted[i], &tensor));
+    }
     struct mf_checkpoint_unit arrays = new_arrays(model, true);
     enum mf_status status = MF_STATUS_OK;
     for (int32_t i = 0; i < model->unit_count && status == MF_STATUS_OK; i++) {
         if (model->units[i].owner == i) {
-            status = read_unit(set, &model->units[i], &arrays);
+            status = read_unit(set, &model->units[i], &wanted, &arrays);
             if (status == MF_STATUS_OK) {
                 status = write(context, i, &arrays);
             }
         }
     }
     free_arrays(&arrays);
+    return status;
+}
+
+static enum mf_status load_optimizer(const struct mf_model *model, const char *path,
+                                     mf_checkpoint_exchange write, void *context)
+{
+    struct mf_safetensors *set = NULL;
+    struct mf_safetensors_tensor *wanted = NULL;
+    struct mf_arena arena;
+    MF_TRY(mf_safetensors_open(path, &set));
+    mf_arena_init(&arena);
+    int32_t count = list_tensors(model, &arena, &wanted);
+    enum mf_status status = read_optimizer(model, set, wanted, count, write, context);
+    mf_arena_reset(&arena);
     mf_safetensors_close(set);
     return status;
 }
@@ -295,23 +334,54 @@ enum mf_status mf_checkpoint_load_weights(const struct mf_model *model, const ch
     return status;
 }
 
+/* state.json of a folder with DONE, which is one of ours; NULL for any other. The optimizer's state
+ * is only taken from ours. */
+static enum mf_status load_state(const char *folder, bool optimizer, struct mf_arena *arena,
+                                 json_t **out)
+{
+    const char *path = mf_arena_format(arena, "%s/state.json", folder);
+    int64_t version = 0;
+    *out = NULL;
+    if (access(mf_arena_format(arena, "%s/DONE", folder), F_OK) != 0) {
+        return !optimizer ? MF_STATUS_OK
+                          : mf_status_set(MF_STATUS_CORRUPT,
+                                          "%s is not complete: it has no file DONE, which is "
+                                          "written last",
+                                          folder);
+    }
+    if (access(path, F_OK) != 0) {
+        return mf_status_set(MF_STATUS_CORRUPT, "%s has lost its state.json", folder);
+    }
+    MF_TRY(mf_json_load(path, MF_CONFIG_FILE_MAX, out));
+    enum mf_status status = mf_json_require(*out, path, "checkpoint_version");
+    if (status == MF_STATUS_OK) {
+        status = mf_json_int(*out, path, "checkpoint_version", 1, VERSION, &version);
+    }
+    if (status != MF_STATUS_OK) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
 enum mf_status mf_checkpoint_load(const struct mf_model *model, const char *folder,
                                   mf_checkpoint_exchange write, void *context, bool *optimizer,
                                   json_t **state)
 {
     struct mf_arena arena;
+    json_t *loaded = NULL;
     mf_arena_init(&arena);
     const char *optimizer_path = mf_arena_format(&arena, "%s/optimizer.safetensors", folder);
-    const char *state_path = mf_arena_format(&arena, "%s/state.json", folder);
     *optimizer = access(optimizer_path, F_OK) == 0;
-    enum mf_status status = *optimizer ? load_optimizer(model, optimizer_path, write, context)
-                                       : mf_checkpoint_load_weights(model, folder, write, context);
-    if (state != NULL) {
-        *state = NULL;
-        if (status == MF_STATUS_OK && access(state_path, F_OK) == 0) {
-            status = mf_json_load(state_path, MF_CONFIG_FILE_MAX, state);
-        }
+    enum mf_status status = load_state(folder, *optimizer, &arena, &loaded);
+    if (status == MF_STATUS_OK) {
+        status = *optimizer ? load_optimizer(model, optimizer_path, write, context)
+                            : mf_checkpoint_load_weights(model, folder, write, context);
     }
+    if (state != NULL) {
+        *state = status == MF_STATUS_OK ? json_incref(loaded) : NULL;
+    }
+    json_decref(loaded);
     mf_arena_reset(&arena);
     return status;
 }

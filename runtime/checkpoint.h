@@ -40,7 +40,10 @@ enum mf_status mf_checkpoint_save(const struct mf_model *model, const char *fold
                                   const struct mf_checkpoint_options *options,
                                   mf_checkpoint_exchange read, void *context) MF_MUST_USE;
 /* Weights, and the optimizer's state when the folder has it (else master is the bf16 weight and the
- * moments are NULL). *state (may be NULL) gets state.json, NULL when there is none. */
+ * moments are NULL). *state (may be NULL) gets state.json of a folder with DONE, NULL for any other
+ * or when the call fails. MF_STATUS_CORRUPT, before `write` is called, when a folder with the
+ * optimizer's state has no DONE or no state.json, or a tensor is missing, cut short or of another
+ * shape; _INVALID for a state.json of a later version. */
 enum mf_status mf_checkpoint_load(const struct mf_model *model, const char *folder,
                                   mf_checkpoint_exchange write, void *context, bool *optimizer,
                                   json_t **state) MF_MUST_USE;
