@@ -10,7 +10,7 @@ if ! command -v valgrind >/dev/null; then
     echo "SKIPPED: valgrind is not installed"
     exit 77
 fi
-if nm "$bin/memferryd" 2>/dev/null | grep -qE '__(asan|tsan)_init'; then
+if [ "$(nm "$bin/memferryd" | grep -cE '__(asan|tsan)_init')" -gt 0 ]; then
     echo "SKIPPED: a sanitizer's build cannot run under valgrind"
     exit 77
 fi
@@ -54,7 +54,7 @@ start valgrind --quiet --error-exitcode=9 --leak-check=full --show-leak-kinds=de
 
 code=0
 PYTHONPATH=$here "$python" "$here/valgrind_client.py" "$folder/socket" "$folder" || code=$?
-kill -TERM "$daemon"
+kill -TERM "$daemon" || true
 ended=0
 wait "$daemon" || ended=$?
 daemon=
