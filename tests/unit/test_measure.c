@@ -212,10 +212,12 @@ static void test_rates(void **state)
     for (int lane = MF_LANE_H2D; lane <= MF_LANE_D2H; lane++) {
         bool measured = false;
         double rate = lane == MF_LANE_H2D ? 200e6 : 100e6;
-        assert_near(
-            mf_cost_ns(&hardware, &profile, (enum mf_lane)lane, MF_KERNEL_COPY, &large, &measured),
-            (2 << 20) / rate * 1e9, 0, 0.1);
+        double emulated_ns = (2 << 20) / rate * 1e9;
+        double cost_ns =
+            mf_cost_ns(&hardware, &profile, (enum mf_lane)lane, MF_KERNEL_COPY, &large, &measured);
         assert_true(measured);
+        assert_true(cost_ns >= 0.98 * emulated_ns); /* the link never is faster than it was set */
+        assert_true(cost_ns <= 3 * emulated_ns);    /* a busy machine wakes its sleepers late */
     }
     assert_true(profile.count >= 4);
     mf_profile_reset(&profile);
