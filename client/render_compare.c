@@ -252,7 +252,8 @@ static void numbers_table(const struct mf_render *render, const Memferry__V1__Pl
         }
     }
     if (table.cell_count == 0) {
-        fputs("all predicted numbers are equal\n", render->out);
+        fprintf(render->out, "all predicted numbers of plans %.12s and %.12s are equal\n", a->id,
+                b->id);
     } else {
         mf_render_table(render, &table, "");
     }

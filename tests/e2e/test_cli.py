@@ -204,8 +204,9 @@ class Cli(harness.TestCase):
             master, slave = pty.openpty()
             process = subprocess.Popen(
                 [harness.MEMFERRY, "doctor"], stdout=slave, stderr=subprocess.DEVNULL,
-                env={**os.environ, "MEMFERRY_HOST": "unix:" + self.daemon.socket,
-                     "TERM": "xterm", **environment})
+                env={**{name: value for name, value in os.environ.items() if name != "NO_COLOR"},
+                     "MEMFERRY_HOST": "unix:" + self.daemon.socket, "TERM": "xterm",
+                     **environment})
             os.close(slave)
             data = b""
             while True:
