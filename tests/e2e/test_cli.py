@@ -126,9 +126,13 @@ class Cli(harness.TestCase):
         self.assertIn("up_proj", wrong.stderr)
 
     def test_diff(self):
-        text = self.table("diff", self.plan["id"][:10], self.tight["id"][:10])
-        self.assertIn(self.tight["id"][:8], text)
+        resident, stream = (self.daemon.json("plan", "tiny-llama", "--strategy", strategy,
+                                             *SMALL)["plan"] for strategy in ("resident", "stream"))
+        text = self.table("diff", resident["id"][:10], stream["id"][:10])
+        self.assertIn(stream["id"][:8], text)
         self.assertRegex(text, "device")
+        same = self.table("diff", stream["id"][:10], stream["id"][:10])
+        self.assertIn("are equal", same)
 
     def test_lists(self):
         self.assertIn("tiny-llama", self.table("ls", "models"))
