@@ -1,5 +1,6 @@
 /* Paths of a run config: from the client's folder, absolute. See run_config_internal.h. */
 #include <ctype.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -9,7 +10,7 @@
 enum mf_status mf_run_config_paths_one(struct mf_run_config *config, const char *base,
                                        const char *where, const char *path, const char **out)
 {
-    while (strncmp(path, "./", 2) == 0) {
+    while (strncmp(path, "./", 2) == 0 && path[2] != '\0') {
         path += 2;
     }
     size_t length = strlen(path) + (path[0] == '/' ? 0 : strlen(base) + 1);
@@ -82,9 +83,22 @@ enum mf_status mf_run_config_paths_model(struct mf_run_config *config, const cha
     return MF_STATUS_OK;
 }
 
+/* Now, or a little later: jobs that start within one second get folders of their own. */
+static time_t own_second(void)
+{
+    static atomic_llong last;
+    long long before = atomic_load(&last);
+    long long wanted = 0;
+    do {
+        long long now = (long long)time(NULL);
+        wanted = now > before ? now : before + 1;
+    } while (!atomic_compare_exchange_weak(&last, &before, wanted));
+    return (time_t)wanted;
+}
+
 const char *mf_run_config_paths_output(struct mf_run_config *config, const char *home)
 {
-    time_t now = time(NULL);
+    time_t now = own_second();
     struct tm utc;
     char when[32];
     gmtime_r(&now, &utc);

@@ -40,7 +40,8 @@ static json_t *encode_state(const struct mf_run *run)
     return state;
 }
 
-/* Old checkpoints go only once the new one is complete. */
+/* Old checkpoints go only once the new one is complete. Those beyond this step are of an earlier
+ * try and do not count: the one just written must never be the first to go. */
 static void rotate(const struct mf_run *run)
 {
     struct mf_files_checkpoint *list = NULL;
@@ -49,6 +50,9 @@ static void rotate(const struct mf_run *run)
     mf_arena_init(&arena);
     if (run->config->save_total_limit > 0 &&
         mf_files_list_checkpoints(run->config->output, &arena, &list, &count) == MF_STATUS_OK) {
+        while (count > 0 && list[count - 1].step > run->step) {
+            count--;
+        }
         for (int32_t i = 0; i + run->config->save_total_limit < count; i++) {
             if (mf_files_remove_tree(list[i].path) != MF_STATUS_OK) {
                 mf_log_warn("%s", mf_status_text());

@@ -452,6 +452,49 @@ static void limits(void **state)
     json_decref(root);
 }
 
+/* Nesting without end, a key as large as a config may be, numbers that are none. */
+static void hostile(void **state)
+{
+    (void)state;
+    enum { DEPTH = 200000, KEY = 1000000 };
+    char *deep = malloc(DEPTH + 1);
+    char *large = malloc(KEY + 64);
+    assert_true(deep != NULL && large != NULL);
+    memset(deep, '[', DEPTH);
+    deep[DEPTH] = '\0';
+    refuse(deep, MF_STATUS_INVALID, "not valid JSON");
+    snprintf(large, KEY + 64, "{\"%0*d\": 1}", KEY, 0);
+    refuse(large, MF_STATUS_INVALID, "unknown key \"000");
+    memset(large, ' ', KEY + 63);
+    large[KEY + 63] = '\0';
+    refuse(large, MF_STATUS_INVALID, "not valid JSON");
+    free(deep);
+    free(large);
+    refuse_top(", \"gradient_clipping\": NaN", "not valid JSON");
+    refuse_top(", \"gradient_clipping\": Infinity", "not valid JSON");
+    refuse_top(", \"gradient_clipping\": 1e999", "not valid JSON");
+    refuse_top(", \"train_batch_size\": 99999999999999999999", "not valid JSON");
+    refuse_top(", \"train_batch_size\": true", "whole number");
+    refuse_block(", \"device_memory\": \"99999999999999999999GiB\"", "device_memory");
+    refuse_block(", \"device_memory\": \"\"", "is not a size");
+    refuse_block(", \"output\": \"a\\u0000b\"", "not valid JSON");
+}
+
+static void folders(void **state)
+{
+    (void)state;
+    struct mf_run_config first;
+    struct mf_run_config second;
+    read_ok(config_text("", ""), &first);
+    read_ok(config_text("", ""), &second);
+    assert_string_not_equal(first.output, second.output); /* within one second */
+    mf_run_config_reset(&first);
+    mf_run_config_reset(&second);
+    read_ok(config_text("", ", \"output\": \"./\""), &first);
+    assert_string_equal(first.output, "/base/.");
+    mf_run_config_reset(&first);
+}
+
 static void models(void **state)
 {
     (void)state;
@@ -614,6 +657,7 @@ int main(void)
         cmocka_unit_test(own_schedules), cmocka_unit_test(deepspeed_without_meaning),
         cmocka_unit_test(refusals),      cmocka_unit_test(refused_values),
         cmocka_unit_test(limits),        cmocka_unit_test(models),
+        cmocka_unit_test(folders),       cmocka_unit_test(hostile),
         cmocka_unit_test(resolved),      cmocka_unit_test(quickstart),
         cmocka_unit_test(documented),
     };
