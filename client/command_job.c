@@ -139,6 +139,9 @@ static void on_session(struct job *job, const Memferry__V1__Session *session)
     if (session->run_folder[0] != '\0') {
         print_line(job, "folder  ", session->run_folder);
     }
+    if (strcmp(session->plan_how, "cached") == 0) {
+        print_line(job, "plan    ", "from the store: nothing was measured or solved");
+    }
 }
 
 static void on_step(struct job *job, const Memferry__V1__StepReport *step)
