@@ -22,10 +22,35 @@ static enum mf_status write_json(const char *folder, const char *name, json_t *v
     return status;
 }
 
+/* A new job would mix its checkpoints with those of an older one, and rotation would delete them.
+ */
+static enum mf_status refuse_used(const struct mf_run *run)
+{
+    const char *folder = run->config->output;
+    struct mf_files_checkpoint *list = NULL;
+    struct mf_arena arena;
+    int32_t count = 0;
+    if (run->session->spec.resume != NULL && run->session->spec.resume[0] != '\0') {
+        return MF_STATUS_OK;
+    }
+    mf_arena_init(&arena);
+    enum mf_status status = mf_files_list_checkpoints(folder, &arena, &list, &count);
+    if (status == MF_STATUS_OK && count > 0) {
+        status = mf_status_set_reason(MF_STATUS_EXISTS, "RUN_FOLDER_USED",
+                                      "%s holds checkpoints of an earlier job (the last at step "
+                                      "%lld): continue it with --resume latest, or name another "
+                                      "output",
+                                      folder, (long long)list[count - 1].step);
+    }
+    mf_arena_reset(&arena);
+    return status;
+}
+
 enum mf_status mf_run_files_prepare(struct mf_run *run)
 {
     const char *folder = run->config->output;
     MF_TRY(mf_files_make_folder(folder));
+    MF_TRY(refuse_used(run));
     MF_TRY(write_json(folder, "run.json", mf_run_config_resolved(run->config)));
     return write_json(folder, "plan.json", mf_plan_encode(&run->session->plan));
 }

@@ -164,7 +164,12 @@ class Cli(harness.TestCase):
         self.assertIn("checkpoint-3", result.stdout)
         self.assertIn("finished at step 6 of 6", result.stdout)
         self.assertIn("the ", result.stdout)
-        result = self.daemon.cli("train", "-c", config, "--format", "json")
+        # A new job does not mix its checkpoints with those of an older one.
+        used = self.daemon.cli("train", "-c", config, code=1)
+        self.assertIn("--resume latest", used.stderr)
+        again = write_run(folder, name="again.json", steps=6, save_steps=3, output="again",
+                          sample={"tokens": 8, "prompt": "the "})
+        result = self.daemon.cli("train", "-c", again, "--format", "json")
         events = [json.loads(line) for line in result.stdout.splitlines()]
         kinds = [next(iter(event)) for event in events]
         self.assertEqual(kinds[-1], "finished")

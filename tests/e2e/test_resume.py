@@ -50,15 +50,15 @@ class Resume(harness.TestCase):
     def test_two_strategies_give_the_same_bits(self):
         # The straight run had all memory: another strategy and a tenth of it.
         folder = os.path.join(harness.FOLDER, "other")
-        config = write_run(folder, steps=STEPS, save_steps=0)
         plans = set()
         for strategy, memory in (("stream", "1MiB"), ("zero_offload", "2MiB"),
                                  ("memferry", "800KiB")):
             with self.subTest(strategy=strategy):
+                config = write_run(folder, steps=STEPS, save_steps=0, output=strategy)
                 self.daemon.cli("train", "-c", config, "--strategy", strategy,
                                 "--device-memory", memory)
-                plans.add(read_bytes(folder, "out", "plan.json"))
-                self.same_as_straight(os.path.join(folder, "out"))
+                plans.add(read_bytes(folder, strategy, "plan.json"))
+                self.same_as_straight(os.path.join(folder, strategy))
         self.assertEqual(len(plans), 3)
 
     def test_killed_daemon(self):
