@@ -16,7 +16,11 @@
 #include "planner/work.h"
 
 #define MIB (1ll << 20)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define INSTANCES 40 /* a sanitizer costs tenfold; the numbers are the normal build's business */
+#else
 #define INSTANCES 300
+#endif
 /* How far `auto` may be from the best plan there is. */
 #define CLOSE 1.02
 /* What a search may leave lying: plans that differ by less are the same to it (solve_search.c). */
