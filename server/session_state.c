@@ -82,6 +82,10 @@ enum mf_status mf_session_state_load(struct mf_session *session, const char *fol
         mf_checkpoint_load(&session->spec.model, folder, write_unit, &exchange, optimizer, &state));
     mf_executor_discard(session->executor);
     int64_t step = *optimizer ? json_integer_value(json_object_get(state, "step")) : 0;
+    if (step < 0) {
+        json_decref(state);
+        return mf_status_set(MF_STATUS_CORRUPT, "%s/state.json: \"step\" is below 0", folder);
+    }
     mf_executor_set_step(session->executor, step);
     pthread_mutex_lock(&session->lock);
     session->step = step;
