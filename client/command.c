@@ -233,7 +233,7 @@ static int finish(struct mf_command_context *context, enum mf_status status)
         error.status = status;
         fflush(stdout);
         mf_command_error_print(&error, stderr);
-        code = mf_command_error_exit(&error);
+        code = (int)mf_command_error_exit(&error);
     }
     mf_channel_close(context->channel);
     if (fflush(stdout) != 0 || ferror(stdout)) {

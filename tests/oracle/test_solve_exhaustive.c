@@ -235,7 +235,7 @@ static double compare(int32_t unit_count, int64_t *count)
     struct instance instance = {.model = random_model(unit_count),
                                 .hardware = random_machine(),
                                 .workload = {.micro_batch = 1,
-                                             .seq_len = 32ll << harness_random_below(4),
+                                             .seq_len = (int32_t)(32 << harness_random_below(4)),
                                              .accumulation = 1 + (int32_t)harness_random_below(2),
                                              .clip = harness_random_below(3) == 0}};
     struct mf_solve_request request = {.model = &instance.model,
