@@ -8,17 +8,6 @@ static int32_t workspace(struct mf_step_builder *builder, int64_t bytes)
     return mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_WORKSPACE, bytes, 1, -1);
 }
 
-static struct mf_shape base_shape(const struct mf_step_builder *builder, const struct mf_op *op)
-{
-    return (struct mf_shape){
-        .rows = builder->rows,
-        .seq_len = builder->plan->workload.seq_len,
-        .heads = op->heads,
-        .kv_heads = op->kv_heads,
-        .head_dim = op->head_dim,
-    };
-}
-
 /* The gradient of an operation's output: complete when its backward begins. */
 static struct mf_step_ref output_gradient(const struct mf_step_builder *builder, int32_t op)
 {
@@ -78,7 +67,7 @@ static void backward_table(struct mf_step_builder *builder, int32_t index)
     struct mf_step_ref dy = output_gradient(builder, index);
     struct mf_step_ref with_tokens[] = {mf_step_builder_whole(builder->tokens, 0), dy};
     for (int32_t panel = 0; panel < unit->panel_count; panel++) {
-        struct mf_shape shape = base_shape(builder, op);
+        struct mf_shape shape = mf_step_builder_shape(builder, op);
         shape.n = unit->columns;
         shape.k = mf_model_panel_row_count(unit, panel);
         backward_weight(builder, op->unit, panel,
@@ -96,7 +85,7 @@ static void backward_norm(struct mf_step_builder *builder, int32_t index)
 {
     const struct mf_op *op = &builder->model->ops[index];
     bool rms = op->kind == MF_OP_RMS_NORM;
-    struct mf_shape shape = base_shape(builder, op);
+    struct mf_shape shape = mf_step_builder_shape(builder, op);
     shape.n = builder->model->units[op->unit].rows;
     struct mf_shape data = shape;
     struct mf_step_ref weight = mf_step_weight_panel(builder, op->unit, 0, &data.flags);
@@ -125,7 +114,7 @@ static void backward_data(struct mf_step_builder *builder, int32_t index, int32_
     const struct mf_op *op = &builder->model->ops[index];
     const struct mf_unit *unit = &builder->model->units[op->unit];
     bool last = panel == unit->panel_count - 1;
-    struct mf_shape shape = base_shape(builder, op);
+    struct mf_shape shape = mf_step_builder_shape(builder, op);
     shape.n = mf_model_panel_row_count(unit, panel);
     shape.k = unit->columns;
     shape.flags =
@@ -164,7 +153,7 @@ static void backward_linear(struct mf_step_builder *builder, int32_t index)
             struct mf_step_ref weight = mf_step_weight_panel(builder, op->unit, panel, &flags);
             backward_data(builder, index, panel, dy, weight, sum, flags);
         }
-        struct mf_shape shape = base_shape(builder, op);
+        struct mf_shape shape = mf_step_builder_shape(builder, op);
         shape.n = mf_model_panel_row_count(unit, panel);
         shape.k = unit->columns;
         shape.flags = unit->bias.name != NULL ? MF_SHAPE_BIAS : 0;
@@ -181,7 +170,7 @@ static void backward_head(struct mf_step_builder *builder, int32_t index)
     struct mf_step_ref x = mf_step_forward_use(builder, index, 0);
     struct mf_step_ref sum = sum_buffer(builder, unit);
     for (int32_t panel = 0; panel < unit->panel_count; panel++) {
-        struct mf_shape shape = base_shape(builder, op);
+        struct mf_shape shape = mf_step_builder_shape(builder, op);
         shape.n = mf_model_panel_row_count(unit, panel);
         shape.k = unit->columns;
         struct mf_shape logits = shape;
@@ -207,7 +196,7 @@ static void backward_head(struct mf_step_builder *builder, int32_t index)
 
 static void backward_rope(struct mf_step_builder *builder, int32_t index)
 {
-    struct mf_shape shape = base_shape(builder, &builder->model->ops[index]);
+    struct mf_shape shape = mf_step_builder_shape(builder, &builder->model->ops[index]);
     struct mf_step_ref dy = output_gradient(builder, index);
     struct mf_step_ref dx = input_gradient(builder, index, 0, &shape.flags);
     struct mf_step_ref refs[] = {dy, mf_step_builder_whole(builder->step->layout.rope_table, 0),
@@ -218,7 +207,7 @@ static void backward_rope(struct mf_step_builder *builder, int32_t index)
 static void backward_attention(struct mf_step_builder *builder, int32_t index)
 {
     const struct mf_op *op = &builder->model->ops[index];
-    struct mf_shape shape = base_shape(builder, op);
+    struct mf_shape shape = mf_step_builder_shape(builder, op);
     uint32_t flags = 0;
     struct mf_step_ref refs[9] = {
         mf_step_forward_use(builder, index, 0),
@@ -238,7 +227,7 @@ static void backward_attention(struct mf_step_builder *builder, int32_t index)
 
 static void backward_gelu(struct mf_step_builder *builder, int32_t index)
 {
-    struct mf_shape shape = base_shape(builder, &builder->model->ops[index]);
+    struct mf_shape shape = mf_step_builder_shape(builder, &builder->model->ops[index]);
     shape.n = builder->model->values[builder->model->ops[index].output].width;
     struct mf_step_ref x = mf_step_forward_use(builder, index, 0);
     struct mf_step_ref dy = output_gradient(builder, index);
@@ -249,7 +238,7 @@ static void backward_gelu(struct mf_step_builder *builder, int32_t index)
 
 static void backward_swiglu(struct mf_step_builder *builder, int32_t index)
 {
-    struct mf_shape shape = base_shape(builder, &builder->model->ops[index]);
+    struct mf_shape shape = mf_step_builder_shape(builder, &builder->model->ops[index]);
     shape.n = builder->model->values[builder->model->ops[index].output].width;
     struct mf_step_ref gate = mf_step_forward_use(builder, index, 0);
     struct mf_step_ref up = mf_step_forward_use(builder, index, 1);
@@ -277,7 +266,7 @@ static void backward_add(struct mf_step_builder *builder, int32_t index)
             builder->gradient_written[value] = 1;
             continue;
         }
-        struct mf_shape shape = base_shape(builder, op);
+        struct mf_shape shape = mf_step_builder_shape(builder, op);
         shape.n = builder->model->values[value].width;
         struct mf_step_ref refs[] = {dy, input_gradient(builder, index, i, &shape.flags)};
         mf_step_builder_task(builder, MF_LANE_COMPUTE, MF_KERNEL_GRADIENT_COPY, shape, refs, 2);

@@ -217,3 +217,31 @@ bool mf_step_builder_sums(const struct mf_step_builder *builder, int32_t owner)
 {
     return builder->sums[owner];
 }
+
+struct mf_shape mf_step_builder_shape(const struct mf_step_builder *builder, const struct mf_op *op)
+{
+    return (struct mf_shape){
+        .rows = builder->rows,
+        .seq_len = builder->plan->workload.seq_len,
+        .heads = op->heads,
+        .kv_heads = op->kv_heads,
+        .head_dim = op->head_dim,
+    };
+}
+
+struct mf_step_ref mf_step_builder_panel(const struct mf_unit *unit, int32_t buffer, int32_t panel,
+                                         int64_t element_bytes)
+{
+    return (struct mf_step_ref){.buffer = buffer,
+                                .resource = panel,
+                                .resource_count = 1,
+                                .offset = mf_model_panel_offset(unit, panel) * element_bytes};
+}
+
+struct mf_step_ref mf_step_builder_gradient(const struct mf_step_builder *builder, int32_t owner,
+                                            int32_t panel)
+{
+    return mf_step_builder_panel(&builder->model->units[owner],
+                                 builder->step->layout.gradient[owner], panel,
+                                 mf_step_builder_sums(builder, owner) ? 4 : 2);
+}

@@ -121,6 +121,15 @@ void mf_step_builder_copy(struct mf_step_builder *builder, struct mf_step_ref fr
 /* Whole buffer, one resource. */
 struct mf_step_ref mf_step_builder_whole(int32_t buffer, int64_t stride);
 
+/* A panel of a buffer that holds all of a unit's elements. */
+struct mf_step_ref mf_step_builder_panel(const struct mf_unit *unit, int32_t buffer, int32_t panel,
+                                         int64_t element_bytes);
+/* A panel of the whole gradient that the update reads. */
+struct mf_step_ref mf_step_builder_gradient(const struct mf_step_builder *builder, int32_t owner,
+                                            int32_t panel);
+/* What all kernels of an operation share: tokens, sequence length, heads. */
+struct mf_shape mf_step_builder_shape(const struct mf_step_builder *builder,
+                                      const struct mf_op *op);
 /* The unit that owns the parameters of `unit`, and its decision. */
 int32_t mf_step_builder_owner(const struct mf_step_builder *builder, int32_t unit);
 const struct mf_unit_decision *mf_step_builder_decision(const struct mf_step_builder *builder,

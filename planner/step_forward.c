@@ -64,17 +64,6 @@ static struct mf_step_ref aux(struct mf_step_builder *builder, int32_t op)
     return mf_step_builder_whole(builder->aux[op], 0);
 }
 
-static struct mf_shape base_shape(const struct mf_step_builder *builder, const struct mf_op *op)
-{
-    return (struct mf_shape){
-        .rows = builder->rows,
-        .seq_len = builder->plan->workload.seq_len,
-        .heads = op->heads,
-        .kv_heads = op->kv_heads,
-        .head_dim = op->head_dim,
-    };
-}
-
 static void label_task(struct mf_task *task, int32_t unit, int32_t panel)
 {
     task->unit = unit;
@@ -105,7 +94,7 @@ static void forward_table(struct mf_step_builder *builder, int32_t index)
                                      : mf_step_builder_whole(builder->tokens, 0);
     struct mf_step_ref out = output(builder, index);
     for (int32_t panel = 0; panel < unit->panel_count; panel++) {
-        struct mf_shape shape = base_shape(builder, op);
+        struct mf_shape shape = mf_step_builder_shape(builder, op);
         shape.n = unit->columns;
         shape.k = mf_model_panel_row_count(unit, panel);
         struct mf_step_ref weight = mf_step_weight_panel(builder, op->unit, panel, &shape.flags);
@@ -123,7 +112,7 @@ static void forward_norm(struct mf_step_builder *builder, int32_t index)
 {
     const struct mf_op *op = &builder->model->ops[index];
     const struct mf_unit *unit = &builder->model->units[op->unit];
-    struct mf_shape shape = base_shape(builder, op);
+    struct mf_shape shape = mf_step_builder_shape(builder, op);
     shape.n = unit->rows;
     struct mf_step_ref weight = mf_step_weight_panel(builder, op->unit, 0, &shape.flags);
     struct mf_step_ref in = mf_step_forward_use(builder, index, 0);
@@ -145,7 +134,7 @@ static void forward_linear(struct mf_step_builder *builder, int32_t index)
     struct mf_step_ref in = mf_step_forward_use(builder, index, 0);
     struct mf_step_ref out = output(builder, index);
     for (int32_t panel = 0; panel < unit->panel_count; panel++) {
-        struct mf_shape shape = base_shape(builder, op);
+        struct mf_shape shape = mf_step_builder_shape(builder, op);
         shape.n = mf_model_panel_row_count(unit, panel);
         shape.k = unit->columns;
         shape.flags = unit->bias.name != NULL ? MF_SHAPE_BIAS : 0;
@@ -166,8 +155,8 @@ static void forward_rope(struct mf_step_builder *builder, int32_t index)
     struct mf_step_ref in = mf_step_forward_use(builder, index, 0);
     struct mf_step_ref refs[] = {in, mf_step_builder_whole(builder->step->layout.rope_table, 0),
                                  output(builder, index)};
-    mf_step_builder_task(builder, MF_LANE_COMPUTE, MF_KERNEL_ROPE_FORWARD, base_shape(builder, op),
-                         refs, 3);
+    mf_step_builder_task(builder, MF_LANE_COMPUTE, MF_KERNEL_ROPE_FORWARD,
+                         mf_step_builder_shape(builder, op), refs, 3);
 }
 
 static void forward_attention(struct mf_step_builder *builder, int32_t index)
@@ -178,7 +167,7 @@ static void forward_attention(struct mf_step_builder *builder, int32_t index)
     struct mf_step_ref out = output(builder, index);
     struct mf_step_ref refs[] = {q, k, v, out, aux(builder, index)};
     mf_step_builder_task(builder, MF_LANE_COMPUTE, MF_KERNEL_ATTENTION_FORWARD,
-                         base_shape(builder, &builder->model->ops[index]), refs, 5);
+                         mf_step_builder_shape(builder, &builder->model->ops[index]), refs, 5);
 }
 
 static void forward_elementwise(struct mf_step_builder *builder, int32_t index)
@@ -189,7 +178,7 @@ static void forward_elementwise(struct mf_step_builder *builder, int32_t index)
         [MF_OP_ADD] = MF_KERNEL_ADD_FORWARD,
     };
     const struct mf_op *op = &builder->model->ops[index];
-    struct mf_shape shape = base_shape(builder, op);
+    struct mf_shape shape = mf_step_builder_shape(builder, op);
     shape.n = builder->model->values[op->output].width;
     struct mf_step_ref refs[MF_OP_INPUTS_MAX + 1];
     for (int32_t i = 0; i < op->input_count; i++) {
@@ -205,7 +194,7 @@ static void head_panel(struct mf_step_builder *builder, int32_t index, int32_t p
 {
     const struct mf_op *op = &builder->model->ops[index];
     const struct mf_unit *unit = &builder->model->units[op->unit];
-    struct mf_shape shape = base_shape(builder, op);
+    struct mf_shape shape = mf_step_builder_shape(builder, op);
     shape.n = mf_model_panel_row_count(unit, panel);
     shape.k = unit->columns;
     shape.flags = panel == 0 ? MF_SHAPE_FIRST_PANEL : 0;
@@ -257,7 +246,7 @@ static void forward_head(struct mf_step_builder *builder, int32_t index)
         micro_slot(builder, layout->results, 16),
     };
     struct mf_task *task = mf_step_builder_task(builder, MF_LANE_COMPUTE, MF_KERNEL_HEAD_LOSS,
-                                                base_shape(builder, op), refs, 5);
+                                                mf_step_builder_shape(builder, op), refs, 5);
     task->unit = op->unit;
 }
 

@@ -6,17 +6,6 @@
  */
 #include "planner/step_builder.h"
 
-static struct mf_step_ref gradient_panel(const struct mf_step_builder *builder, int32_t owner,
-                                         int32_t panel)
-{
-    const struct mf_unit *unit = &builder->model->units[owner];
-    int64_t size = mf_step_builder_sums(builder, owner) ? 4 : 2;
-    return (struct mf_step_ref){.buffer = builder->step->layout.gradient[owner],
-                                .resource = panel,
-                                .resource_count = 1,
-                                .offset = mf_model_panel_offset(unit, panel) * size};
-}
-
 struct mf_step_ref mf_step_gradient_target(struct mf_step_builder *builder, int32_t index,
                                            int32_t panel, uint32_t *flags)
 {
@@ -26,10 +15,10 @@ struct mf_step_ref mf_step_gradient_target(struct mf_step_builder *builder, int3
     if (choice == MF_GRADIENT_DIRECT) {
         *flags |= MF_SHAPE_OUTPUT_HOST;
         return sums ? mf_step_builder_slot(builder, MF_RING_STAGING)
-                    : gradient_panel(builder, owner, panel);
+                    : mf_step_builder_gradient(builder, owner, panel);
     }
     if (choice == MF_GRADIENT_DEVICE && !sums) {
-        return gradient_panel(builder, owner, panel);
+        return mf_step_builder_gradient(builder, owner, panel);
     }
     return mf_step_builder_slot(builder, MF_RING_GRADIENT);
 }
@@ -59,7 +48,7 @@ static void accumulate(struct mf_step_builder *builder, enum mf_lane lane, int32
                        int32_t panel, struct mf_step_ref from)
 {
     int32_t owner = mf_step_builder_owner(builder, index);
-    struct mf_step_ref refs[] = {from, gradient_panel(builder, owner, panel)};
+    struct mf_step_ref refs[] = {from, mf_step_builder_gradient(builder, owner, panel)};
     struct mf_shape shape = {
         .n = mf_model_panel_size(&builder->model->units[owner], panel),
         .flags = is_first(builder, index, owner) ? MF_SHAPE_FIRST_MICRO : 0,
@@ -80,7 +69,7 @@ void mf_step_gradient_deliver(struct mf_step_builder *builder, int32_t index, in
 
     if (choice == MF_GRADIENT_COPY) {
         struct mf_step_ref to = sums ? mf_step_builder_slot(builder, MF_RING_STAGING)
-                                     : gradient_panel(builder, owner, panel);
+                                     : mf_step_builder_gradient(builder, owner, panel);
         mf_step_builder_copy(builder, target, to, bytes, index, panel);
         target = to;
     }

@@ -4,29 +4,13 @@
 
 #include "planner/step_builder.h"
 
-static struct mf_step_ref panel_ref(const struct mf_unit *unit, int32_t buffer, int32_t panel,
-                                    int64_t element_bytes)
-{
-    return (struct mf_step_ref){.buffer = buffer,
-                                .resource = panel,
-                                .resource_count = 1,
-                                .offset = mf_model_panel_offset(unit, panel) * element_bytes};
-}
-
-static struct mf_step_ref gradient_ref(const struct mf_step_builder *builder, int32_t owner,
-                                       int32_t panel)
-{
-    return panel_ref(&builder->model->units[owner], builder->step->layout.gradient[owner], panel,
-                     mf_step_builder_sums(builder, owner) ? 4 : 2);
-}
-
 void mf_step_update_norm(struct mf_step_builder *builder, int32_t owner, int32_t panel)
 {
     const struct mf_unit *unit = &builder->model->units[owner];
     bool on_device = mf_step_builder_decision(builder, owner)->gradient == MF_GRADIENT_DEVICE;
     int32_t square = builder->square_first[owner] + panel;
     struct mf_step_ref refs[] = {
-        gradient_ref(builder, owner, panel),
+        mf_step_builder_gradient(builder, owner, panel),
         {.buffer = builder->step->layout.squares,
          .resource = square,
          .resource_count = 1,
@@ -106,8 +90,9 @@ static void issue_uploads(struct mf_step_builder *builder)
         int32_t panel = builder->uploads[i].panel;
         const struct mf_unit *unit = &builder->model->units[owner];
         builder->block = unit->block;
-        mf_step_builder_copy(builder, panel_ref(unit, layout->weight_host[owner], panel, 2),
-                             panel_ref(unit, layout->weight_device[owner], panel, 2),
+        mf_step_builder_copy(builder,
+                             mf_step_builder_panel(unit, layout->weight_host[owner], panel, 2),
+                             mf_step_builder_panel(unit, layout->weight_device[owner], panel, 2),
                              mf_model_panel_size(unit, panel) * 2, owner, panel);
     }
 }
@@ -118,8 +103,8 @@ static void update_on_cpu(struct mf_step_builder *builder, int32_t owner, int32_
     const struct mf_step_layout *layout = &builder->step->layout;
     const struct mf_unit_decision *decision = mf_step_builder_decision(builder, owner);
     int64_t elements = mf_model_panel_size(unit, panel);
-    struct mf_step_ref gradient = gradient_ref(builder, owner, panel);
-    struct mf_step_ref weight = panel_ref(unit, layout->weight_host[owner], panel, 2);
+    struct mf_step_ref gradient = mf_step_builder_gradient(builder, owner, panel);
+    struct mf_step_ref weight = mf_step_builder_panel(unit, layout->weight_host[owner], panel, 2);
 
     if (decision->gradient == MF_GRADIENT_DEVICE) {
         struct mf_step_ref staging = mf_step_builder_slot(builder, MF_RING_STAGING);
@@ -129,7 +114,7 @@ static void update_on_cpu(struct mf_step_builder *builder, int32_t owner, int32_
         gradient = staging;
     }
     adamw(builder, MF_LANE_CPU, owner, panel, gradient,
-          panel_ref(unit, layout->state[owner], panel, 12), weight);
+          mf_step_builder_panel(unit, layout->state[owner], panel, 12), weight);
     if (decision->forward == MF_WEIGHT_FORWARD_RESIDENT) {
         add_upload(builder, owner, panel);
     }
@@ -145,15 +130,18 @@ static void finish_passing(struct mf_step_builder *builder, const struct mf_step
     int64_t elements = mf_model_panel_size(unit, panel);
     int32_t block = builder->block;
     bool resident = mf_step_builder_decision(builder, owner)->forward == MF_WEIGHT_FORWARD_RESIDENT;
-    struct mf_step_ref weight = resident ? panel_ref(unit, layout->weight_device[owner], panel, 2)
-                                         : mf_step_builder_slot(builder, MF_RING_UPDATE_WEIGHT);
+    struct mf_step_ref weight =
+        resident ? mf_step_builder_panel(unit, layout->weight_device[owner], panel, 2)
+                 : mf_step_builder_slot(builder, MF_RING_UPDATE_WEIGHT);
 
     builder->block = unit->block;
     adamw(builder, MF_LANE_COMPUTE, owner, panel, passing->gradient, passing->state, weight);
-    mf_step_builder_copy(builder, passing->state, panel_ref(unit, layout->state[owner], panel, 12),
+    mf_step_builder_copy(builder, passing->state,
+                         mf_step_builder_panel(unit, layout->state[owner], panel, 12),
                          elements * 12, owner, panel);
     if (!resident) {
-        mf_step_builder_copy(builder, weight, panel_ref(unit, layout->weight_host[owner], panel, 2),
+        mf_step_builder_copy(builder, weight,
+                             mf_step_builder_panel(unit, layout->weight_host[owner], panel, 2),
                              elements * 2, owner, panel);
     }
     builder->block = block;
@@ -179,10 +167,11 @@ static void begin_passing(struct mf_step_builder *builder, int32_t owner, int32_
     int64_t elements = mf_model_panel_size(unit, panel);
     struct mf_step_passing passing = {.owner = owner,
                                       .panel = panel,
-                                      .gradient = gradient_ref(builder, owner, panel),
+                                      .gradient = mf_step_builder_gradient(builder, owner, panel),
                                       .state = mf_step_builder_slot(builder, MF_RING_STATE)};
 
-    mf_step_builder_copy(builder, panel_ref(unit, builder->step->layout.state[owner], panel, 12),
+    mf_step_builder_copy(builder,
+                         mf_step_builder_panel(unit, builder->step->layout.state[owner], panel, 12),
                          passing.state, elements * 12, owner, panel);
     if (mf_step_builder_decision(builder, owner)->gradient != MF_GRADIENT_DEVICE) {
         struct mf_step_ref slot = mf_step_builder_slot(builder, MF_RING_UPDATE_GRADIENT);
@@ -200,13 +189,15 @@ static void update_on_device(struct mf_step_builder *builder, int32_t owner, int
     const struct mf_unit *unit = &builder->model->units[owner];
     const struct mf_step_layout *layout = &builder->step->layout;
     bool resident = mf_step_builder_decision(builder, owner)->forward == MF_WEIGHT_FORWARD_RESIDENT;
-    struct mf_step_ref weight = resident ? panel_ref(unit, layout->weight_device[owner], panel, 2)
-                                         : mf_step_builder_slot(builder, MF_RING_UPDATE_WEIGHT);
+    struct mf_step_ref weight =
+        resident ? mf_step_builder_panel(unit, layout->weight_device[owner], panel, 2)
+                 : mf_step_builder_slot(builder, MF_RING_UPDATE_WEIGHT);
 
-    adamw(builder, MF_LANE_COMPUTE, owner, panel, gradient_ref(builder, owner, panel),
-          panel_ref(unit, layout->state[owner], panel, 12), weight);
+    adamw(builder, MF_LANE_COMPUTE, owner, panel, mf_step_builder_gradient(builder, owner, panel),
+          mf_step_builder_panel(unit, layout->state[owner], panel, 12), weight);
     if (!resident) {
-        mf_step_builder_copy(builder, weight, panel_ref(unit, layout->weight_host[owner], panel, 2),
+        mf_step_builder_copy(builder, weight,
+                             mf_step_builder_panel(unit, layout->weight_host[owner], panel, 2),
                              mf_model_panel_size(unit, panel) * 2, owner, panel);
     }
 }

@@ -3,11 +3,9 @@
 
 static struct mf_step_ref panel_ref(const struct mf_unit *unit, int32_t buffer, int32_t panel)
 {
-    return (struct mf_step_ref){.buffer = buffer,
-                                .resource = panel,
-                                .resource_count = 1,
-                                .offset = mf_model_panel_offset(unit, panel) * 2,
-                                .stride = unit->columns};
+    struct mf_step_ref ref = mf_step_builder_panel(unit, buffer, panel, 2);
+    ref.stride = unit->columns;
+    return ref;
 }
 
 static void load(struct mf_step_builder *builder, int32_t index, int32_t panel,

@@ -96,7 +96,7 @@ static enum mf_status reserve(struct mf_executor *executor, mf_device_progress p
     return interface->prepare(executor->device, tasks);
 }
 
-/* The rope table goes through the host's token buffer-independent transfer in pieces. */
+/* The rope table goes to the device in pieces of the transfer buffer's size. */
 static enum mf_status load_rope(struct mf_executor *executor)
 {
     const struct mf_step *step = &executor->steps[0];
@@ -112,20 +112,9 @@ static enum mf_status load_rope(struct mf_executor *executor)
     for (int64_t done = 0; done < bytes && status == MF_STATUS_OK; done += piece_max) {
         int64_t piece = bytes - done < piece_max ? bytes - done : piece_max;
         memcpy(mf_executor_transfer(executor), (char *)table + done, (size_t)piece);
-        struct mf_kernel_call call = {
-            .kernel = MF_KERNEL_COPY,
-            .shape = {.n = piece},
-            .operands = {{.pointer = mf_executor_transfer(executor)},
-                         {.pointer =
-                              mf_executor_host_pointer(executor, step->layout.rope_table, done)}},
-        };
-        status = executor->interface->begin(executor->device, false);
-        if (status == MF_STATUS_OK) {
-            status = executor->interface->submit(executor->device, MF_LANE_H2D, &call, 0);
-        }
-        if (status == MF_STATUS_OK) {
-            status = executor->interface->sync(executor->device);
-        }
+        status = mf_executor_copy(executor, MF_LANE_H2D, mf_executor_transfer(executor),
+                                  mf_executor_host_pointer(executor, step->layout.rope_table, done),
+                                  piece);
     }
     free(table);
     return status;

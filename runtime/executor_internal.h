@@ -35,6 +35,9 @@ struct mf_executor {
 
 /* Address of a byte of a buffer; for device buffers only lanes may follow it. */
 void *mf_executor_host_pointer(const struct mf_executor *executor, int32_t buffer, int64_t offset);
+/* One copy outside any graph, waited for. */
+enum mf_status mf_executor_copy(struct mf_executor *executor, enum mf_lane lane, void *from,
+                                void *to, int64_t bytes) MF_MUST_USE;
 /* The host buffer parameters pass through, one panel of state. */
 void *mf_executor_transfer(const struct mf_executor *executor);
 

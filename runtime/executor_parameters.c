@@ -5,8 +5,8 @@
 
 #include "runtime/host/bf16.h"
 
-static enum mf_status copy_now(struct mf_executor *executor, enum mf_lane lane, void *from,
-                               void *to, int64_t bytes)
+enum mf_status mf_executor_copy(struct mf_executor *executor, enum mf_lane lane, void *from,
+                                void *to, int64_t bytes)
 {
     const struct mf_device_interface *interface = executor->interface;
     struct mf_kernel_call call = {
@@ -29,7 +29,7 @@ static enum mf_status put_bytes(struct mf_executor *executor, int32_t buffer, in
         memcpy(to, transfer, (size_t)bytes);
         return MF_STATUS_OK;
     }
-    return copy_now(executor, MF_LANE_H2D, transfer, to, bytes);
+    return mf_executor_copy(executor, MF_LANE_H2D, transfer, to, bytes);
 }
 
 static enum mf_status get_bytes(struct mf_executor *executor, int32_t buffer, int64_t offset,
@@ -41,7 +41,7 @@ static enum mf_status get_bytes(struct mf_executor *executor, int32_t buffer, in
         memcpy(transfer, from, (size_t)bytes);
         return MF_STATUS_OK;
     }
-    return copy_now(executor, MF_LANE_D2H, from, transfer, bytes);
+    return mf_executor_copy(executor, MF_LANE_D2H, from, transfer, bytes);
 }
 
 static enum mf_status put_weight(struct mf_executor *executor, int32_t unit, int32_t panel,
