@@ -8,7 +8,8 @@
  *
  * Slow-downs multiply: a task of kind `a` runs at 1 / product over every load `b` beside it of
  * slowdown[a][b] of the speed it has alone. (Measured on an H200 machine: the CPU update is 1.21
- * times slower beside copies in, 1.39 beside copies out, 1.64 beside both and a product.)
+ * times slower beside copies in, 1.39 beside copies out, 1.64 beside both and a product.) Data that
+ * is all zeros is no contention: a slow-down below 1 counts as 1.
  */
 #ifndef MF_CORE_CONTENTION_H
 #define MF_CORE_CONTENTION_H
@@ -54,6 +55,7 @@ const char *mf_contention_load_name(enum mf_load load);
  * device: 1 everywhere. */
 void mf_contention_assume(bool has_link, struct mf_contention *out);
 json_t *mf_contention_encode(const struct mf_contention *contention); /* caller owns; never NULL */
+/* What is missing is no contention. */
 enum mf_status mf_contention_decode(const json_t *json, struct mf_contention *out) MF_MUST_USE;
 
 #endif

@@ -86,6 +86,12 @@ static json_t *encode_device(const struct mf_hardware_device *device)
     return json;
 }
 
+void mf_hardware_assume(struct mf_hardware *hardware)
+{
+    bool host = strcmp(hardware->devices[0].kind, "host") == 0;
+    mf_contention_assume(!host, &hardware->contention);
+}
+
 json_t *mf_hardware_encode(const struct mf_hardware *hardware)
 {
     json_t *json = json_object();
@@ -99,6 +105,8 @@ json_t *mf_hardware_encode(const struct mf_hardware *hardware)
         MF_ASSERT(json_array_append_new(devices, encode_device(&hardware->devices[i])) == 0);
     }
     MF_ASSERT(json_object_set_new(json, "devices", devices) == 0);
+    json_t *contention = mf_contention_encode(&hardware->contention);
+    MF_ASSERT(json_object_set_new(json, "contention", contention) == 0);
     return json;
 }
 
@@ -148,7 +156,8 @@ enum mf_status mf_hardware_decode(const json_t *json, struct mf_hardware *out)
 #define X(kind_, key, low, high) #key,
         HARDWARE_MAP(X)
 #undef X
-            "devices"};
+            "devices",
+        "contention"};
     memset(out, 0, sizeof(*out));
     MF_TRY(mf_json_only(json, WHERE, known, sizeof(known) / sizeof(known[0])));
     MF_TRY(decode_fields(json, WHERE, out));
@@ -164,5 +173,10 @@ enum mf_status mf_hardware_decode(const json_t *json, struct mf_hardware *out)
         MF_TRY(decode_device(json_array_get(devices, i), where, &out->devices[i]));
     }
     out->device_count = (int32_t)count;
-    return MF_STATUS_OK;
+    const json_t *contention = json_object_get(json, "contention");
+    if (contention == NULL || json_is_null(contention)) {
+        mf_hardware_assume(out);
+        return MF_STATUS_OK;
+    }
+    return mf_contention_decode(contention, &out->contention);
 }

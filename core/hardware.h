@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/contention.h"
 #include "core/hash.h"
 #include "core/limits.h"
 #include "core/status.h"
@@ -42,12 +43,16 @@ struct mf_hardware {
     int64_t host_bytes;      /* memory memferry may use: the smaller of machine and cgroup */
     double host_bytes_per_s; /* memory bandwidth seen by the CPU update */
     bool measured;           /* rates were measured here, not read from a description */
+    struct mf_contention contention; /* of lanes with each other; not in the fingerprint */
 };
 
 /* SHA-256 over what makes plans comparable: names, sizes, versions, and link rates in classes of
  * about 25% so that noise is no change. */
 void mf_hardware_fingerprint(const struct mf_hardware *hardware, char out[static MF_HASH_TEXT_MAX]);
+/* Sets the contention that is assumed for the first device's kind. */
+void mf_hardware_assume(struct mf_hardware *hardware);
 json_t *mf_hardware_encode(const struct mf_hardware *hardware); /* caller owns; never NULL */
+/* Without a "contention" it is what mf_hardware_assume says. */
 enum mf_status mf_hardware_decode(const json_t *json, struct mf_hardware *out) MF_MUST_USE;
 
 #endif

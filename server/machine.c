@@ -225,6 +225,7 @@ void mf_machine_describe(const struct mf_hardware_device *device, int64_t host_m
     out->cpu_cores = mf_machine_cores();
     out->numa_nodes = mf_machine_numa_nodes();
     out->host_bytes = host_memory > 0 ? host_memory : free_share(device);
+    mf_hardware_assume(out);
 }
 
 void mf_machine_identity(const struct mf_hardware *hardware, struct mf_hardware *out)

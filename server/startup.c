@@ -97,6 +97,7 @@ static void take_rates(const struct mf_hardware *from, struct mf_hardware *to)
         }
     }
     to->host_bytes_per_s = from->host_bytes_per_s;
+    to->contention = from->contention;
     to->measured = true;
 }
 

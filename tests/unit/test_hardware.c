@@ -10,7 +10,7 @@
 
 static struct mf_hardware example(void)
 {
-    return (struct mf_hardware){
+    struct mf_hardware hardware = {
         .device_count = 2,
         .devices = {{.kind = "cuda",
                      .name = "NVIDIA H200",
@@ -35,6 +35,14 @@ static struct mf_hardware example(void)
         .host_bytes_per_s = 2.5e11,
         .measured = true,
     };
+    mf_hardware_assume(&hardware);
+    hardware.contention.measured = true;
+    hardware.contention.slowdown[MF_LOAD_CPU][MF_LOAD_D2H] = 1.3912345678901;
+    hardware.contention.handover_ns[MF_LANE_CPU][MF_LANE_H2D] = 7200.5;
+    hardware.contention.gap_ns[MF_LANE_COMPUTE] = 900;
+    hardware.contention.issue_ns[MF_LANE_D2H] = 2100;
+    hardware.contention.graph_ns = 31000;
+    return hardware;
 }
 
 static void test_round_trip(void **context)
@@ -46,6 +54,17 @@ static void test_round_trip(void **context)
     assert_ok(mf_hardware_decode(json, &after));
     json_t *again = mf_hardware_encode(&after);
     assert_true(json_equal(json, again));
+    for (int a = 0; a < MF_LOAD_COUNT; a++) {
+        for (int b = 0; b < MF_LOAD_COUNT; b++) {
+            assert_true(after.contention.slowdown[a][b] == before.contention.slowdown[a][b]);
+        }
+    }
+    assert_true(after.contention.measured);
+    assert_true(after.contention.handover_ns[MF_LANE_CPU][MF_LANE_H2D] == 7200.5);
+    assert_true(after.contention.handover_ns[MF_LANE_H2D][MF_LANE_CPU] == 0);
+    assert_true(after.contention.gap_ns[MF_LANE_COMPUTE] == 900);
+    assert_true(after.contention.issue_ns[MF_LANE_D2H] == 2100);
+    assert_true(after.contention.graph_ns == 31000);
     assert_true(after.devices[0].matrix_flops == before.devices[0].matrix_flops);
     assert_string_equal(after.cpu_name, before.cpu_name);
     assert_true(after.devices[1].link_emulated && !after.devices[0].link_emulated);
@@ -76,6 +95,7 @@ static void test_fingerprint(void **context)
     changed.devices[0].matrix_flops *= 1.5;     /* clocks wander */
     changed.host_bytes_per_s *= 0.7;
     changed.measured = false;
+    mf_contention_assume(false, &changed.contention);
     assert_true(same_after(&changed));
     changed.devices[0].h2d_bytes_per_s *= 0.5;
     assert_false(same_after(&changed));
@@ -127,6 +147,8 @@ static void test_hostile(void **context)
     refuse("{\"devices\": [{\"kind\": \"host\", \"memory_byte\": 1}]}", "memory_bytes");
     refuse("{\"cpu_cores\": 1e12, \"devices\": [" DEVICE "]}", "cpu_cores");
     refuse("{\"measured\": \"yes\", \"devices\": [" DEVICE "]}", "measured");
+    refuse("{\"contention\": [], \"devices\": [" DEVICE "]}", "contention");
+    refuse("{\"contention\": 7, \"devices\": [" DEVICE "]}", "contention");
     json_t *json = NULL;
     const char *full = "{\"devices\": [" LIST16 "]}";
     assert_ok(mf_json_parse(full, strlen(full), "test", &json));
@@ -162,13 +184,39 @@ static void test_shipped(void **context)
     }
 }
 
+/* By device kind where a description says nothing. */
+static void test_assumed(void **context)
+{
+    (void)context;
+    static const struct {
+        const char *text;
+        double direct, update;
+    } cases[] = {
+        {"{\"devices\": [{\"kind\": \"cuda\", \"memory_bytes\": 1}]}", 2, 1.39},
+        {"{\"devices\": [" DEVICE "]}", 1, 1},
+        {"{\"devices\": [" DEVICE "], \"contention\": null}", 1, 1},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct mf_hardware hardware;
+        json_t *json = NULL;
+        assert_ok(mf_json_parse(cases[i].text, strlen(cases[i].text), "test", &json));
+        assert_ok(mf_hardware_decode(json, &hardware));
+        json_decref(json);
+        const struct mf_contention *contention = &hardware.contention;
+        assert_false(contention->measured);
+        assert_true(contention->slowdown[MF_LOAD_DIRECT_READ][MF_LOAD_H2D] == cases[i].direct);
+        assert_true(contention->slowdown[MF_LOAD_D2H][MF_LOAD_DIRECT_WRITE] == cases[i].direct);
+        assert_true(contention->slowdown[MF_LOAD_CPU][MF_LOAD_D2H] == cases[i].update);
+        assert_true(contention->slowdown[MF_LOAD_COMPUTE][MF_LOAD_H2D] == 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_fingerprint),
-        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_hostile),    cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_assumed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
