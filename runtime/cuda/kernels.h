@@ -20,10 +20,12 @@ extern "C" {
 #endif
 
 struct mf_cuda_blas;
+struct mf_cuda_direct;
 
 struct mf_cuda_context {
     cudaStream_t stream;
     struct mf_cuda_blas *blas;
+    const struct mf_cuda_direct *direct;
     char *scratch; /* device memory, 256-byte aligned */
     int64_t scratch_bytes;
     int32_t multiprocessors;

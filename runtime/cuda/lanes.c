@@ -10,6 +10,7 @@
 #include "core/limits.h"
 #include "runtime/cuda/blas.h"
 #include "runtime/cuda/cpu.h"
+#include "runtime/cuda/direct.h"
 #include "runtime/cuda/linear.h"
 #include "runtime/cuda/run.h"
 #include "runtime/cuda/trace.h"
@@ -26,6 +27,7 @@ struct mf_cuda_lanes {
     cudaStream_t streams[STREAM_COUNT];
     struct mf_cuda_context context;
     struct mf_cuda_blas *blas;
+    struct mf_cuda_direct direct;
     struct mf_cuda_cpu *cpu;
     wait_value_function wait_value; /* NULL: a small kernel waits instead */
     uint32_t generation;
@@ -113,6 +115,8 @@ static enum mf_status open_context(struct mf_cuda_lanes *lanes)
                                 "asking for shared memory"));
     MF_TRY(mf_cuda_run_load(context->shared_bytes));
     MF_TRY(mf_cuda_linear_check(mf_cuda_attention_warm(context), "loading the attention kernels"));
+    MF_TRY(mf_cuda_direct_open(device, &lanes->direct));
+    context->direct = &lanes->direct;
     MF_TRY(mf_cuda_blas_open(drain, lanes, &lanes->blas));
     context->blas = lanes->blas;
     return MF_STATUS_OK;

@@ -3,6 +3,7 @@
 #include "runtime/cuda/linear.h"
 
 #include "runtime/cuda/blas.h"
+#include "runtime/cuda/direct.h"
 
 #define HEAD_ROWS_GRAIN 128 /* chunks of the head's rows are a multiple of it */
 
@@ -14,6 +15,18 @@ enum mf_status mf_cuda_linear_check(cudaError_t error, const char *what)
     (void)cudaGetLastError();
     return mf_status_set(MF_STATUS_DEVICE, "%s: %s (CUDA error %d)", what,
                          cudaGetErrorString(error), (int)error);
+}
+
+/* A product whose A is the call's W: read in place where that takes one pass over the link. */
+static enum mf_status multiply(const struct mf_cuda_context *context,
+                               const struct mf_kernel_call *call,
+                               const struct mf_cuda_product *product)
+{
+    if ((call->shape.flags & MF_SHAPE_WEIGHT_HOST) != 0 &&
+        mf_cuda_direct_takes(context->direct, product)) {
+        return mf_cuda_direct_run(context->direct, context->stream, product);
+    }
+    return mf_cuda_blas_run(context->blas, context->stream, product);
 }
 
 /* y^T = W x^T: the product of LINEAR_FORWARD and of the head, `rows` rows of x. */
@@ -44,7 +57,7 @@ enum mf_status mf_cuda_linear_forward(const struct mf_cuda_context *context,
     if ((shape->flags & MF_SHAPE_BIAS) != 0) {
         product.bias = (const uint16_t *)call->operands[1].pointer + shape->n * shape->k;
     }
-    return mf_cuda_blas_run(context->blas, context->stream, &product);
+    return multiply(context, call, &product);
 }
 
 enum mf_status mf_cuda_linear_backward_data(const struct mf_cuda_context *context,
@@ -69,13 +82,13 @@ enum mf_status mf_cuda_linear_backward_data(const struct mf_cuda_context *contex
         product.out = dx->pointer;
         product.out_stride = dx->stride;
         product.add = add;
-        return mf_cuda_blas_run(context->blas, context->stream, &product);
+        return multiply(context, call, &product);
     }
     product.out = call->operands[2].pointer;
     product.out_stride = shape->k;
     product.out_fp32 = true;
     product.add = !first;
-    MF_TRY(mf_cuda_blas_run(context->blas, context->stream, &product));
+    MF_TRY(multiply(context, call, &product));
     if (!last) {
         return MF_STATUS_OK;
     }
@@ -141,7 +154,7 @@ static enum mf_status run_head(const struct mf_cuda_context *context,
         product.out = logits;
         product.out_stride = call->shape.n;
         product.out_fp32 = true;
-        MF_TRY(mf_cuda_blas_run(context->blas, context->stream, &product));
+        MF_TRY(multiply(context, call, &product));
         MF_TRY(mf_cuda_linear_check(consume(context, call, logits, first, count),
                                     "reading a chunk of logits"));
     }
@@ -171,5 +184,5 @@ enum mf_status mf_cuda_linear_head_logits(const struct mf_cuda_context *context,
     product.out = call->operands[2].pointer;
     product.out_stride = call->operands[2].stride;
     product.out_fp32 = true;
-    return mf_cuda_blas_run(context->blas, context->stream, &product);
+    return multiply(context, call, &product);
 }
