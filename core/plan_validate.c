@@ -154,5 +154,9 @@ enum mf_status mf_plan_validate(const struct mf_plan *plan, const struct mf_mode
                          model->units[owner].name));
     }
     MF_TRY(check_ring(plan));
+    if (plan->deferred_blocks < 0 || plan->deferred_blocks > plan->block_count) {
+        return mf_status_set(MF_STATUS_INVALID, "%d deferred blocks: the model has %d blocks",
+                             (int)plan->deferred_blocks, (int)plan->block_count);
+    }
     return check_activations(plan);
 }

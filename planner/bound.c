@@ -14,21 +14,23 @@
 
 #include "planner/work.h"
 
-#define PHASES 2
-
-/* Where a step is cut in two phases, whose times add up. */
-enum split {
-    SPLIT_NONE,    /* one phase */
-    SPLIT_FORWARD, /* before and after the last forward: no update can begin before that */
-    SPLIT_CLIP,    /* before and after the clip: with clipping all updates wait for it */
-    SPLIT_COUNT
+/*
+ * The cycle of a step may be cut in two, whose times add up: at the first loss. Before it come all
+ * updates and the first forward, behind it the other micro-batches, as far as the cycle's end:
+ * with clipping the clip, which all gradients precede and all updates follow; else the last loss.
+ */
+enum place {
+    PLACE_BEFORE, /* the first loss */
+    PLACE_BEHIND,
+    PLACE_EITHER, /* copies that may be made early, or lag: the cheaper of both */
+    PLACE_COUNT
 };
+#define PHASES 2
 #define FAMILY_UNITS_MAX 8 /* an embedding and what is tied to it */
 
-/* What to charge: nanoseconds for a nanosecond of a lane's work, and for a byte. With clipping the
- * work behind the clip has weights of its own, because it begins when the rest has ended. */
+/* What to charge: nanoseconds for a nanosecond of a lane's work, and for a byte. */
 struct prices {
-    double lanes[PHASES][MF_LANE_COUNT]; /* each phase sums to one */
+    double lanes[PLACE_COUNT][MF_LANE_COUNT]; /* each phase sums to one */
     double byte;
 };
 
@@ -49,7 +51,10 @@ struct problem {
     int32_t block_count;
     double budget; /* bytes */
     double micros; /* micro-batches in a step */
-    enum split split;
+    bool split;
+    enum place last_backward; /* where the last micro-batch's backward belongs */
+    enum place delivery;      /* copies, sums and norms of gradients */
+    enum place first_load;    /* copies of weights for the first forward */
 };
 
 static double charge(const double prices[MF_LANE_COUNT], const struct mf_work_lanes *lanes)
@@ -61,34 +66,42 @@ static double charge(const double prices[MF_LANE_COUNT], const struct mf_work_la
     return sum;
 }
 
-static struct mf_work_lanes scaled(const struct mf_work_lanes *lanes, double factor)
+/* Charges the copies and CPU work among `lanes` at `place`, not the kernels. */
+static double charge_around(const struct prices *prices, enum place place,
+                            const struct mf_work_lanes *lanes)
 {
-    struct mf_work_lanes out;
-    for (int lane = 0; lane < MF_LANE_COUNT; lane++) {
-        out.ns[lane] = lanes->ns[lane] * factor;
-    }
-    return out;
+    const double *price = prices->lanes[place];
+    return charge(price, lanes) - price[MF_LANE_COMPUTE] * lanes->ns[MF_LANE_COMPUTE];
+}
+
+/* Kernels of all backwards of a step. */
+static double charge_backward(const struct problem *problem, const struct prices *prices, double ns)
+{
+    double last = ns / problem->micros;
+    return prices->lanes[problem->last_backward][MF_LANE_COMPUTE] * last +
+           prices->lanes[PLACE_BEHIND][MF_LANE_COMPUTE] * (ns - last);
+}
+
+/* Kernels of all forwards of a step. */
+static double charge_forward(const struct problem *problem, const struct prices *prices, double ns)
+{
+    double first = ns / problem->micros;
+    return prices->lanes[PLACE_BEFORE][MF_LANE_COMPUTE] * first +
+           prices->lanes[PLACE_BEHIND][MF_LANE_COMPUTE] * (ns - first);
 }
 
 static double cheapest_update(const struct problem *problem, const struct prices *prices,
                               const struct mf_work_unit *unit, int resident)
 {
-    const double *first = prices->lanes[0];
-    const double *last = prices->lanes[problem->split == SPLIT_NONE ? 0 : 1];
     double best = INFINITY;
     for (int i = 0; i < MF_WORK_UPDATES; i++) {
         const struct mf_work_lanes *when = unit->update[resident][i];
         double price = prices->byte * (double)unit->update_bytes[i] +
-                       charge(last, &when[MF_WORK_AFTER]) + charge(last, &when[MF_WORK_FREE]);
-        if (problem->split == SPLIT_FORWARD) {
-            /* Kernels of all but the last micro-batch are done; copies and sums may lag. */
-            struct mf_work_lanes late = scaled(&when[MF_WORK_BEFORE], 1 / problem->micros);
-            price += first[MF_LANE_COMPUTE] *
-                         (when[MF_WORK_BEFORE].ns[MF_LANE_COMPUTE] - late.ns[MF_LANE_COMPUTE]) +
-                     charge(last, &late) + charge(last, &when[MF_WORK_NORM]);
-        } else {
-            price += charge(first, &when[MF_WORK_BEFORE]) + charge(first, &when[MF_WORK_NORM]);
-        }
+                       charge(prices->lanes[PLACE_BEFORE], &when[MF_WORK_AFTER]) +
+                       charge(prices->lanes[PLACE_BEFORE], &when[MF_WORK_FREE]) +
+                       charge_backward(problem, prices, when[MF_WORK_BEFORE].ns[MF_LANE_COMPUTE]) +
+                       charge_around(prices, problem->delivery, &when[MF_WORK_BEFORE]) +
+                       charge(prices->lanes[problem->delivery], &when[MF_WORK_NORM]);
         best = fmin(best, price);
     }
     return best;
@@ -97,41 +110,34 @@ static double cheapest_update(const struct problem *problem, const struct prices
 static double weight_price(const struct problem *problem, const struct prices *prices,
                            const struct mf_work_unit *unit, int choice)
 {
-    double price = prices->byte * (double)unit->weight_bytes[choice] +
-                   charge(prices->lanes[0], &unit->weight[choice]);
-    if (problem->split == SPLIT_FORWARD) {
-        /* The last backward comes after the cut; its copies may be made before. */
-        for (int lane = 0; lane < MF_LANE_COUNT; lane++) {
-            double late =
-                (unit->weight[choice].ns[lane] - unit->forward[choice].ns[lane]) / problem->micros;
-            price -= prices->lanes[0][lane] * late;
-            price += lane == MF_LANE_COMPUTE ? prices->lanes[1][lane] * late : 0;
-        }
+    struct mf_work_lanes first = unit->forward[choice];
+    struct mf_work_lanes rest = unit->weight[choice];
+    double forward = first.ns[MF_LANE_COMPUTE];
+    double backward = rest.ns[MF_LANE_COMPUTE] - forward;
+    for (int lane = 0; lane < MF_LANE_COUNT; lane++) {
+        first.ns[lane] /= problem->micros;
+        rest.ns[lane] -= first.ns[lane];
     }
-    return price;
+    return prices->byte * (double)unit->weight_bytes[choice] +
+           charge_forward(problem, prices, forward) + charge_backward(problem, prices, backward) +
+           charge_around(prices, problem->first_load, &first) +
+           charge_around(prices, PLACE_EITHER, &rest);
 }
 
 static double activation_price(const struct problem *problem, const struct prices *prices,
                                const struct mf_work_lanes *lanes)
 {
-    if (problem->split != SPLIT_FORWARD) {
-        return charge(prices->lanes[0], lanes);
-    }
-    struct mf_work_lanes late = scaled(lanes, 1 / problem->micros);
-    return charge(prices->lanes[0], lanes) - charge(prices->lanes[0], &late) +
-           prices->lanes[1][MF_LANE_COMPUTE] * late.ns[MF_LANE_COMPUTE];
+    return charge_backward(problem, prices, lanes->ns[MF_LANE_COMPUTE]) +
+           charge_around(prices, PLACE_EITHER, lanes);
 }
 
-/* The kernels of no unit, and what copies into rings may have done before their phase. */
+/* The kernels of no unit, less what copies into rings may have done before their phase. */
 static double fixed_price(const struct problem *problem, const struct prices *prices)
 {
     const struct mf_work *work = problem->work;
-    double price = work->compute_ns * prices->lanes[0][MF_LANE_COMPUTE];
-    if (problem->split == SPLIT_FORWARD) {
-        double late = (work->compute_ns - work->compute_forward_ns) / problem->micros;
-        price += late * (prices->lanes[1][MF_LANE_COMPUTE] - prices->lanes[0][MF_LANE_COMPUTE]);
-    }
-    return problem->split == SPLIT_NONE ? price : price - charge(prices->lanes[1], &work->ahead);
+    return charge_forward(problem, prices, work->compute_forward_ns) +
+           charge_backward(problem, prices, work->compute_ns - work->compute_forward_ns) -
+           (problem->split ? charge(prices->lanes[PLACE_BEFORE], &work->ahead) : 0);
 }
 
 static double cheapest_family(const struct problem *problem, const struct prices *prices,
@@ -157,8 +163,14 @@ static double cheapest_family(const struct problem *problem, const struct prices
     return best * family->times;
 }
 
-static double evaluate(const struct problem *problem, const struct prices *prices)
+static double evaluate(const struct problem *problem, struct prices *prices)
 {
+    for (int lane = 0; lane < MF_LANE_COUNT; lane++) {
+        double *before = &prices->lanes[PLACE_BEFORE][lane];
+        double *behind = &prices->lanes[PLACE_BEHIND][lane];
+        *behind = problem->split ? *behind : *before;
+        prices->lanes[PLACE_EITHER][lane] = fmin(*before, *behind);
+    }
     double total = fixed_price(problem, prices) - prices->byte * problem->budget;
     for (int32_t i = 0; i < problem->family_count; i++) {
         total += cheapest_family(problem, prices, &problem->families[i]);
@@ -194,7 +206,7 @@ static bool improve(const struct problem *problem, struct prices *prices, double
                     double share)
 {
     bool better = false;
-    int phases = problem->split == SPLIT_NONE ? 1 : PHASES;
+    int phases = problem->split ? PHASES : 1;
     for (int move = 0; move < phases * MF_LANE_COUNT * MF_LANE_COUNT; move++) {
         struct prices trial = *prices;
         int from = move / MF_LANE_COUNT % MF_LANE_COUNT;
@@ -342,8 +354,7 @@ static void search(const struct problem *problem, double byte, struct mf_bound *
         }
         double value = climb(problem, &prices);
         if (value > best->ns) {
-            *best = (struct mf_bound){
-                value, name_lanes(prices.lanes[problem->split == SPLIT_NONE ? 0 : 1])};
+            *best = (struct mf_bound){value, name_lanes(prices.lanes[PLACE_BEFORE])};
         }
     }
 }
@@ -361,9 +372,14 @@ struct mf_bound mf_bound(const struct mf_model *model, const struct mf_workload 
     if (budget == 0 && hardware->device_count > 0) {
         budget = hardware->devices[0].memory_bytes;
     }
-    struct problem problem = {.work = &work,
-                              .budget = budget > 0 ? (double)budget : 1e18,
-                              .micros = workload->accumulation};
+    struct problem problem = {
+        .work = &work,
+        .budget = budget > 0 ? (double)budget : 1e18,
+        .micros = workload->accumulation,
+        .last_backward = workload->clip ? PLACE_BEHIND : PLACE_BEFORE,
+        .delivery = workload->clip ? PLACE_BEHIND : PLACE_EITHER,
+        .first_load = workload->clip ? PLACE_BEFORE : PLACE_EITHER,
+    };
     open_problem(&problem, model);
     /* A byte of weights costs about a byte of link time: where the search for its price begins. */
     double copies = 0;
@@ -372,11 +388,10 @@ struct mf_bound mf_bound(const struct mf_model *model, const struct mf_workload 
         copies += work.units[i].copy_ns;
         elements += (double)model->units[i].elements;
     }
-    for (int split = 0; split < SPLIT_COUNT; split++) {
-        problem.split = (enum split)split;
-        if (split != SPLIT_CLIP || workload->clip) {
-            search(&problem, copies / elements, &best);
-        }
+    search(&problem, copies / elements, &best);
+    if (workload->clip || workload->accumulation > 1) {
+        problem.split = true;
+        search(&problem, copies / elements, &best);
     }
     close_problem(&problem);
     mf_work_reset(&work);

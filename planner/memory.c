@@ -241,6 +241,29 @@ static int64_t place_apart(struct item *items, int32_t count)
     return below + above;
 }
 
+/* Counts time in tasks that begin or end a life: tasks that touch only persistent buffers, such as
+ * updates of the step before, then change no placement. */
+static void rank_times(struct item *items, int32_t count)
+{
+    int32_t last = -1;
+    for (int32_t i = 0; i < count; i++) {
+        last = items[i].last > last ? items[i].last : last;
+    }
+    int32_t *ranks = allocate((size_t)last + 1, sizeof(*ranks));
+    for (int32_t i = 0; i < count; i++) {
+        ranks[items[i].first] = ranks[items[i].last] = 1;
+    }
+    for (int32_t i = 0, rank = 0; i <= last; i++) {
+        rank += ranks[i];
+        ranks[i] = rank;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        items[i].first = ranks[items[i].first];
+        items[i].last = ranks[items[i].last];
+    }
+    free(ranks);
+}
+
 static void keep(const struct item *items, int32_t count, struct mf_buffer *buffers, int64_t base)
 {
     for (int32_t i = 0; i < count; i++) {
@@ -263,6 +286,7 @@ static int64_t place_shared(struct mf_buffer *buffers, int32_t count, enum mf_sp
                                                 .buffer = i};
         }
     }
+    rank_times(items, item_count);
     qsort(items, (size_t)item_count, sizeof(*items), by_first);
     int64_t best = place_in_time(items, item_count);
     int64_t enough = live_peak - base;

@@ -327,4 +327,7 @@ void mf_solve_decide_start(const struct mf_solve_context *context, struct mf_pla
         out->units[i].pinned = context->pinned[i];
     }
     mf_solve_decide_ring(out, MF_SOLVE_RING_DEFAULT);
+    /* With clipping no update can begin before the last gradient: all may as well run beside the
+     * next forward. Without, each can follow its gradient. */
+    out->deferred_blocks = context->request->workload.clip ? out->block_count : 0;
 }

@@ -6,6 +6,8 @@
 #define RANGES_MAX 64
 /* All blocks, and each half. */
 #define JOINT_RANGES 3
+/* Steps of the number of deferred blocks. */
+#define DEFER_PARTS 8
 
 static void add_move(struct mf_solve_moves *moves, struct mf_solve_move move)
 {
@@ -32,6 +34,10 @@ void mf_solve_move_apply(const struct mf_solve_context *context, const struct mf
     int32_t slots = plan->ring_slots > 0 ? plan->ring_slots : MF_SOLVE_RING_DEFAULT;
     if (move->kind == MF_SOLVE_MOVE_RING) {
         mf_solve_decide_ring(plan, move->choice);
+        return;
+    }
+    if (move->kind == MF_SOLVE_MOVE_DEFER) {
+        plan->deferred_blocks = move->choice;
         return;
     }
     if (move->kind == MF_SOLVE_MOVE_ACTIVATION) {
@@ -160,5 +166,10 @@ void mf_solve_move_list(const struct mf_model *model, int32_t wanted, struct mf_
     static const int rings[] = {2, 3, 4, 6, 8, 12, 16, 24, 32};
     for (size_t i = 0; i < sizeof(rings) / sizeof(rings[0]); i++) {
         add_move(moves, (struct mf_solve_move){.kind = MF_SOLVE_MOVE_RING, .choice = rings[i]});
+    }
+    int32_t parts = model->block_count < DEFER_PARTS ? model->block_count : DEFER_PARTS;
+    for (int32_t part = 0; part <= parts; part++) {
+        add_move(moves, (struct mf_solve_move){.kind = MF_SOLVE_MOVE_DEFER,
+                                               .choice = model->block_count * part / parts});
     }
 }

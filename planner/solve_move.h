@@ -8,13 +8,14 @@
 #include "planner/solve_context.h"
 
 /* Moves: a choice for a group of equal units (or all) in a range of blocks, the activations of a
- * range, or the ring's depth. */
+ * range, the ring's depth, or how many blocks are updated in the next step's forward. */
 enum mf_solve_move_kind {
     MF_SOLVE_MOVE_WEIGHT,
     MF_SOLVE_MOVE_UPDATE,
     MF_SOLVE_MOVE_BOTH,
     MF_SOLVE_MOVE_ACTIVATION,
-    MF_SOLVE_MOVE_RING
+    MF_SOLVE_MOVE_RING,
+    MF_SOLVE_MOVE_DEFER
 };
 
 struct mf_solve_move {

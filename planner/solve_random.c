@@ -60,4 +60,5 @@ void mf_solve_random(const struct mf_model *model, const struct mf_workload *wor
     if (out->ring_slots > 0) {
         out->ring_slots += below(&state, 7);
     }
+    out->deferred_blocks = below(&state, model->block_count + 1);
 }

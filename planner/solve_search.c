@@ -173,7 +173,7 @@ static enum mf_status try_seeds(struct mf_solve_context *context, int64_t overhe
 
 static bool same_plan(const struct mf_plan *a, const struct mf_plan *b)
 {
-    bool same = a->ring_slots == b->ring_slots &&
+    bool same = a->ring_slots == b->ring_slots && a->deferred_blocks == b->deferred_blocks &&
                 memcmp(a->activations, b->activations,
                        (size_t)a->block_count * sizeof(*a->activations)) == 0;
     for (int32_t i = 0; i < a->unit_count && same; i++) {

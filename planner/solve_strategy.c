@@ -304,6 +304,9 @@ static enum mf_status (*const strategies[MF_STRATEGY_COUNT])(struct mf_solve_con
 enum mf_status mf_solve_strategy_build(struct mf_solve_context *context, enum mf_strategy strategy,
                                        struct mf_plan *plan, struct mf_solve_score *out)
 {
+    /* In the schedules of others a step ends with its update. */
+    bool defers = strategy == MF_STRATEGY_AUTO || strategy == MF_STRATEGY_STREAM;
+    plan->deferred_blocks = defers ? plan->deferred_blocks : 0;
     return strategies[strategy](context, plan, out);
 }
 

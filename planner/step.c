@@ -33,6 +33,7 @@ struct mf_step_request mf_step_variant_request(const struct mf_plan *plan,
                                   .backward = true,
                                   .update = true},
         [MF_STEP_UPDATE] = {.update = true},
+        [MF_STEP_FLUSH] = {0},
         [MF_STEP_EVALUATE] = {.micro_count = 1},
         [MF_STEP_LOGITS] = {.micro_count = 1, .logits = true},
     };
@@ -40,6 +41,9 @@ struct mf_step_request mf_step_variant_request(const struct mf_plan *plan,
     if (variant == MF_STEP_RUN) {
         request.micro_count = plan->workload.accumulation;
     }
+    request.pending =
+        plan->deferred_blocks > 0 && (variant == MF_STEP_RUN || variant == MF_STEP_FIRST ||
+                                      variant == MF_STEP_FIRST_UPDATE || variant == MF_STEP_FLUSH);
     return request;
 }
 
@@ -165,6 +169,9 @@ enum mf_status mf_step_build(const struct mf_model *model, const struct mf_plan 
         builder.micro = micro;
         build_micro(&builder);
     }
+    if (request->pending && request->micro_count == 0) {
+        mf_step_update_flush(&builder);
+    }
     if (request->update) {
         mf_step_update_finish(&builder);
     }
@@ -206,6 +213,7 @@ static bool repeats(const struct mf_model *model, const struct mf_plan *plan,
     case MF_STEP_LATER_UPDATE:
         return true; /* as MF_STEP_FIRST and MF_STEP_FIRST_UPDATE */
     case MF_STEP_UPDATE:
+    case MF_STEP_FLUSH:
         return true; /* has only the persistent buffers, which all have */
     case MF_STEP_LOGITS:
         return !model->executable;

@@ -61,6 +61,7 @@ struct mf_task {
     int32_t micro;                  /* micro-batch within this graph */
     int32_t depends[MF_LANE_COUNT]; /* task index, -1 = none; own lane always -1 */
     bool signals;                   /* a task of another lane depends on this one */
+    bool pending;                   /* of an update that the step before deferred */
     int64_t link_bytes;             /* bytes that cross the link: copies, direct reads and writes */
     double expected_ns;             /* filled by the cost model; 0 until then */
 };
@@ -78,7 +79,7 @@ struct mf_step_layout {
     int32_t results;        /* host fp64[micro_count_max, 2]: HEAD_LOSS */
     int32_t logprobs;       /* host fp32[micro_count_max, rows] */
     int32_t squares;        /* host fp64[panels of all owners] */
-    int32_t control;        /* host struct mf_control */
+    int32_t control;        /* host struct mf_control[2]: of this step, and of pending updates */
     int32_t logits;         /* host fp32[micro_batch, vocab] */
     int32_t transfer;       /* host: one panel of state, for loading and saving parameters */
     int32_t persistent_count;
@@ -87,13 +88,17 @@ struct mf_step_layout {
 /* Which part of an optimizer step. */
 struct mf_step_request {
     int32_t micro_first; /* 0: gradients start anew; > 0: they are added to what is there */
-    int32_t micro_count; /* 0 with update = the update alone */
+    int32_t micro_count; /* 0 = no micro-batch: the update or what is pending alone */
     bool backward;
-    bool update;
-    bool logits; /* forward only: logits of one position of each sequence instead of the loss */
+    bool update;  /* norms, clipping, and the updates that are not deferred */
+    bool pending; /* the deferred updates of the optimizer step before come first */
+    bool logits;  /* forward only: logits of one position of each sequence instead of the loss */
 };
 
-/* The graphs an executor keeps for a job. The job's memory is the largest of each space over all of
+/* The graphs an executor keeps for a job. Where a plan defers updates, a graph that begins an
+ * optimizer step lays those of the step before between the operations of its first forward: each
+ * just ahead of the block that reads the weights.
+ * The job's memory is the largest of each space over all of
  * them, so everything that can be asked of a session is admitted at once. */
 enum mf_step_variant {
     MF_STEP_RUN,          /* a whole optimizer step of `accumulation` micro-batches */
@@ -102,6 +107,7 @@ enum mf_step_variant {
     MF_STEP_FIRST_UPDATE, /* with the update behind it */
     MF_STEP_LATER_UPDATE,
     MF_STEP_UPDATE,
+    MF_STEP_FLUSH,    /* the deferred updates alone */
     MF_STEP_EVALUATE, /* forward only, loss */
     MF_STEP_LOGITS,   /* forward only, logits */
     MF_STEP_VARIANT_COUNT

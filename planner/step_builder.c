@@ -154,6 +154,7 @@ struct mf_task *mf_step_builder_task(struct mf_step_builder *builder, enum mf_la
         .panel = -1,
         .block = builder->block,
         .micro = builder->micro,
+        .pending = builder->pending,
     };
     for (int i = 0; i < MF_LANE_COUNT; i++) {
         task->depends[i] = -1;

@@ -86,7 +86,10 @@ struct mf_step_builder {
     struct mf_step_passing passing[MF_STEP_PASSING_MAX + 1];
     int32_t passing_count;
 
+    int32_t pending_done; /* panels of the present block of pending updates that are laid out */
+
     /* Where we are. */
+    bool pending; /* laying out updates of the step before */
     enum mf_phase phase;
     int32_t block;
     int32_t micro;
@@ -150,10 +153,16 @@ struct mf_step_ref mf_step_gradient_target(struct mf_step_builder *builder, int3
                                            int32_t panel, uint32_t *flags);
 void mf_step_gradient_deliver(struct mf_step_builder *builder, int32_t unit, int32_t panel,
                               struct mf_step_ref target);
-/* step_update.c: norm of a finished gradient; update of one panel; the end of an optimizer step. */
-void mf_step_update_norm(struct mf_step_builder *builder, int32_t owner, int32_t panel);
-void mf_step_update_panel(struct mf_step_builder *builder, int32_t owner, int32_t panel);
+/* step_update.c: what follows a finished gradient, its norm and, where nothing holds it up, its
+ * update; the end of an optimizer step. */
+void mf_step_update_gradient(struct mf_step_builder *builder, int32_t owner, int32_t panel);
 void mf_step_update_finish(struct mf_step_builder *builder);
+/* Pending updates: as many of `block` as bring those laid out to `part` of `parts`; what the
+ * forward of `block` needs finished; all of them. */
+void mf_step_update_advance(struct mf_step_builder *builder, int32_t block, int32_t part,
+                            int32_t parts);
+void mf_step_update_arrive(struct mf_step_builder *builder, int32_t block);
+void mf_step_update_flush(struct mf_step_builder *builder);
 /* step_forward.c and step_backward.c. */
 void mf_step_forward_op(struct mf_step_builder *builder, int32_t op);
 void mf_step_forward_micro(struct mf_step_builder *builder);

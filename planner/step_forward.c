@@ -317,10 +317,21 @@ void mf_step_forward_micro(struct mf_step_builder *builder)
     if (model->executable) {
         load_micro(builder);
     }
+    bool pending = builder->request.pending && builder->micro == 0;
+    if (pending) {
+        mf_step_update_advance(builder, 0, 1, 1);
+    }
     for (int32_t b = 0; b < model->block_count; b++) {
+        int32_t count = model->blocks[b].op_count;
+        if (pending) {
+            mf_step_update_arrive(builder, b);
+        }
         builder->block = b;
-        for (int32_t i = 0; i < model->blocks[b].op_count; i++) {
+        for (int32_t i = 0; i < count; i++) {
             mf_step_forward_op(builder, model->blocks[b].op_first + i);
+            if (pending && b + 1 < model->block_count) {
+                mf_step_update_advance(builder, b + 1, i + 1, count);
+            }
         }
         if (builder->request.backward && builder->plan->activations[b] == MF_ACTIVATION_OFFLOAD) {
             offload_block(builder, &model->blocks[b]);

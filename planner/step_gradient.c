@@ -78,9 +78,6 @@ void mf_step_gradient_deliver(struct mf_step_builder *builder, int32_t index, in
         accumulate(builder, lane, index, panel, target);
     }
     if (is_last(builder, index, owner)) {
-        mf_step_update_norm(builder, owner, panel);
-        if (!builder->plan->workload.clip) {
-            mf_step_update_panel(builder, owner, panel);
-        }
+        mf_step_update_gradient(builder, owner, panel);
     }
 }

@@ -120,7 +120,7 @@ static void build_shared(struct mf_step_builder *builder)
     const struct mf_workload *workload = &builder->plan->workload;
     struct mf_step_layout *layout = &builder->step->layout;
     int32_t micros = workload->accumulation;
-    layout->control = host(builder, (int64_t)sizeof(struct mf_control), 2);
+    layout->control = host(builder, 2 * (int64_t)sizeof(struct mf_control), 3);
     layout->squares = host(builder, builder->square_count * 8ll, builder->square_count);
     int64_t panel_elements = 0;
     for (int32_t i = 0; i < model->unit_count; i++) {

@@ -4,7 +4,7 @@
 
 #include "planner/step_builder.h"
 
-void mf_step_update_norm(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+static void norm(struct mf_step_builder *builder, int32_t owner, int32_t panel)
 {
     const struct mf_unit *unit = &builder->model->units[owner];
     bool on_device = mf_step_builder_decision(builder, owner)->gradient == MF_GRADIENT_DEVICE;
@@ -29,13 +29,16 @@ void mf_step_update_norm(struct mf_step_builder *builder, int32_t owner, int32_t
     builder->phase = phase;
 }
 
+/* Resources of the control buffer. */
+enum { CONTROL, CONTROL_NORM, CONTROL_PENDING };
+
 static void clip(struct mf_step_builder *builder)
 {
     struct mf_step_ref refs[] = {
         {.buffer = builder->step->layout.squares, .resource_count = builder->square_count},
         /* Without clipping only the norm is written, which no update reads. */
         {.buffer = builder->step->layout.control,
-         .resource = builder->plan->workload.clip ? 0 : 1,
+         .resource = builder->plan->workload.clip ? CONTROL : CONTROL_NORM,
          .resource_count = 1},
     };
     mf_step_builder_task(builder, MF_LANE_CPU, MF_KERNEL_CLIP,
@@ -59,7 +62,12 @@ static struct mf_shape adamw_shape(const struct mf_step_builder *builder, int32_
 static void adamw(struct mf_step_builder *builder, enum mf_lane lane, int32_t owner, int32_t panel,
                   struct mf_step_ref gradient, struct mf_step_ref state, struct mf_step_ref weight)
 {
-    struct mf_step_ref control = {.buffer = builder->step->layout.control, .resource_count = 1};
+    struct mf_step_ref control = {
+        .buffer = builder->step->layout.control,
+        .resource = builder->pending ? CONTROL_PENDING : CONTROL,
+        .resource_count = 1,
+        .offset = builder->pending ? (int64_t)sizeof(struct mf_control) : 0,
+    };
     struct mf_step_ref refs[] = {gradient, state, weight, control};
     struct mf_task *task = mf_step_builder_task(builder, lane, MF_KERNEL_ADAMW,
                                                 adamw_shape(builder, owner, panel), refs, 4);
@@ -68,8 +76,8 @@ static void adamw(struct mf_step_builder *builder, enum mf_lane lane, int32_t ow
 }
 
 /* The copy waits for the CPU, and a lane is first in, first out: issued here, it would hold up the
- * weights and states that kernels of this backward still need. Nothing reads it before the next
- * step, so it goes behind them all. */
+ * weights and states that kernels before the weight's next use still need, so it goes behind them
+ * all. */
 static void add_upload(struct mf_step_builder *builder, int32_t owner, int32_t panel)
 {
     if (builder->upload_count == builder->upload_capacity) {
@@ -95,6 +103,7 @@ static void issue_uploads(struct mf_step_builder *builder)
                              mf_step_builder_panel(unit, layout->weight_device[owner], panel, 2),
                              mf_model_panel_size(unit, panel) * 2, owner, panel);
     }
+    builder->upload_count = 0;
 }
 
 static void update_on_cpu(struct mf_step_builder *builder, int32_t owner, int32_t panel)
@@ -202,24 +211,30 @@ static void update_on_device(struct mf_step_builder *builder, int32_t owner, int
     }
 }
 
-void mf_step_update_panel(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+static void update_panel(struct mf_step_builder *builder, int32_t owner, int32_t panel)
 {
+    static void (*const updates[MF_OPTIMIZER_COUNT])(struct mf_step_builder *, int32_t, int32_t) = {
+        [MF_OPTIMIZER_CPU] = update_on_cpu,
+        [MF_OPTIMIZER_GPU] = update_on_device,
+        [MF_OPTIMIZER_GPU_STREAM] = begin_passing,
+    };
     enum mf_phase phase = builder->phase;
     builder->phase = MF_PHASE_UPDATE;
-    switch (mf_step_builder_decision(builder, owner)->optimizer) {
-    case MF_OPTIMIZER_CPU:
-        update_on_cpu(builder, owner, panel);
-        break;
-    case MF_OPTIMIZER_GPU:
-        update_on_device(builder, owner, panel);
-        break;
-    case MF_OPTIMIZER_GPU_STREAM:
-        begin_passing(builder, owner, panel);
-        break;
-    case MF_OPTIMIZER_COUNT:
-        break;
-    }
+    updates[mf_step_builder_decision(builder, owner)->optimizer](builder, owner, panel);
     builder->phase = phase;
+}
+
+static bool is_deferred(const struct mf_step_builder *builder, int32_t owner)
+{
+    return builder->model->units[owner].block < builder->plan->deferred_blocks;
+}
+
+void mf_step_update_gradient(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+{
+    norm(builder, owner, panel);
+    if (!builder->plan->workload.clip && !is_deferred(builder, owner)) {
+        update_panel(builder, owner, panel);
+    }
 }
 
 void mf_step_update_finish(struct mf_step_builder *builder)
@@ -229,19 +244,19 @@ void mf_step_update_finish(struct mf_step_builder *builder)
     bool waits = builder->plan->workload.clip;
     builder->phase = MF_PHASE_UPDATE;
     for (int pass = 0; pass < 2; pass++) {
-        bool norms = pass == 0 && alone;
-        bool updates = pass == 1 && (alone || waits);
         for (int32_t i = model->unit_count - 1; i >= 0; i--) {
+            bool norms = pass == 0 && alone;
+            bool updates = pass == 1 && (alone || waits) && !is_deferred(builder, i);
             if (model->units[i].owner != i) {
                 continue;
             }
             builder->block = model->units[i].block;
             for (int32_t panel = 0; panel < model->units[i].panel_count; panel++) {
                 if (norms) {
-                    mf_step_update_norm(builder, i, panel);
+                    norm(builder, i, panel);
                 }
                 if (updates) {
-                    mf_step_update_panel(builder, i, panel);
+                    update_panel(builder, i, panel);
                 }
             }
         }
@@ -252,4 +267,64 @@ void mf_step_update_finish(struct mf_step_builder *builder)
         }
     }
     issue_uploads(builder);
+}
+
+/* ---- updates of the step before ---- */
+
+static int32_t count_panels(const struct mf_model *model, int32_t block)
+{
+    int32_t count = 0;
+    for (int32_t i = 0; i < model->blocks[block].unit_count; i++) {
+        int32_t unit = model->blocks[block].unit_first + i;
+        count += model->units[unit].owner == unit ? model->units[unit].panel_count : 0;
+    }
+    return count;
+}
+
+void mf_step_update_advance(struct mf_step_builder *builder, int32_t block, int32_t part,
+                            int32_t parts)
+{
+    const struct mf_model *model = builder->model;
+    int32_t present = builder->block;
+    if (block >= builder->plan->deferred_blocks) {
+        return;
+    }
+    int32_t wanted = (int32_t)((int64_t)count_panels(model, block) * part / parts);
+    int32_t seen = 0;
+    builder->block = block;
+    builder->pending = true;
+    for (int32_t i = 0; i < model->blocks[block].unit_count; i++) {
+        int32_t unit = model->blocks[block].unit_first + i;
+        int32_t count = model->units[unit].owner == unit ? model->units[unit].panel_count : 0;
+        for (int32_t panel = 0; panel < count; panel++, seen++) {
+            if (seen >= builder->pending_done && seen < wanted) {
+                update_panel(builder, unit, panel);
+            }
+        }
+    }
+    builder->pending_done = wanted;
+    builder->pending = false;
+    builder->block = present;
+}
+
+void mf_step_update_arrive(struct mf_step_builder *builder, int32_t block)
+{
+    enum mf_phase phase = builder->phase;
+    MF_ASSERT(block >= builder->plan->deferred_blocks ||
+              builder->pending_done == count_panels(builder->model, block));
+    builder->phase = MF_PHASE_UPDATE;
+    builder->pending = true;
+    builder->pending_done = 0;
+    finish_oldest(builder, 0);
+    issue_uploads(builder);
+    builder->pending = false;
+    builder->phase = phase;
+}
+
+void mf_step_update_flush(struct mf_step_builder *builder)
+{
+    for (int32_t block = 0; block < builder->plan->deferred_blocks; block++) {
+        mf_step_update_advance(builder, block, 1, 1);
+        mf_step_update_arrive(builder, block);
+    }
 }

@@ -259,9 +259,12 @@ static enum mf_status issue(struct mf_executor *executor, const struct mf_step *
                 MF_TRY(interface->wait(device, task->lane, task->depends[lane]));
             }
         }
-        follow_weights(executor, step, task);
-        resolve(executor, step, task, position, &call);
-        MF_TRY(interface->submit(device, task->lane, &call, i));
+        /* Without its work a task still orders those around it. */
+        if (!task->pending || executor->pending) {
+            follow_weights(executor, step, task);
+            resolve(executor, step, task, position, &call);
+            MF_TRY(interface->submit(device, task->lane, &call, i));
+        }
         if (task->signals) {
             MF_TRY(interface->record(device, task->lane, i));
         }
@@ -292,13 +295,44 @@ static void measure(struct mf_executor *executor, const struct mf_step *step, in
     }
 }
 
+/* The scalars of updates, complete before a graph starts: the tokens are counted here, not by the
+ * graph, so that an update may run while the backward goes on. Pending updates find those of their
+ * step in the second block. */
+static void set_control(struct mf_executor *executor, const struct mf_step *step,
+                        const struct mf_adam *adam)
+{
+    bool clip = executor->plan->workload.clip;
+    struct mf_control *control = control_block(executor);
+    if (step->request.pending && executor->pending) {
+        control[1] = control[0];
+    }
+    if (adam == NULL) {
+        return;
+    }
+    *control = (struct mf_control){
+        .learning_rate = adam->learning_rate,
+        .beta1 = adam->beta1,
+        .beta2 = adam->beta2,
+        .eps = adam->eps,
+        .weight_decay = adam->weight_decay,
+        .clip_norm = clip ? adam->clip_norm : 0,
+        .step = executor->step + 1,
+        .token_count = executor->token_count,
+        .gradient_scale = executor->token_count > 0 ? 1.0 / (double)executor->token_count : 0,
+        .skip_nonfinite = clip && adam->skip_nonfinite,
+        .skipped = executor->token_count == 0,
+    };
+}
+
+/* `adam`: of the update in this graph, NULL = it has none. */
 static enum mf_status run_graph(struct mf_executor *executor, enum mf_step_variant variant,
-                                int32_t position)
+                                int32_t position, const struct mf_adam *adam)
 {
     const struct mf_step *step = &executor->steps[variant];
     if (executor->failed) {
         return mf_status_set(MF_STATUS_DEVICE, "the job failed before; it can only be closed");
     }
+    set_control(executor, step, adam);
     int64_t start_ns = mf_clock_ns();
     int64_t issued_ns = start_ns;
     enum mf_status status = executor->interface->begin(executor->device, executor->trace);
@@ -309,6 +343,7 @@ static enum mf_status run_graph(struct mf_executor *executor, enum mf_step_varia
         status = status == MF_STATUS_OK ? synced : status;
     }
     executor->failed = status != MF_STATUS_OK;
+    executor->pending &= !step->request.pending;
     executor->last_variant = variant;
     if (!executor->failed) {
         measure(executor, step, issued_ns - start_ns, mf_clock_ns() - start_ns);
@@ -401,26 +436,6 @@ static int64_t count_labels(const int32_t *labels, int64_t count)
     return counted;
 }
 
-/* The scalars of the update, complete before its graph starts: the tokens are counted here, not by
- * the graph, so that an update may run while the backward goes on. */
-static void set_control(struct mf_executor *executor, const struct mf_adam *adam)
-{
-    bool clip = executor->plan->workload.clip;
-    *control_block(executor) = (struct mf_control){
-        .learning_rate = adam->learning_rate,
-        .beta1 = adam->beta1,
-        .beta2 = adam->beta2,
-        .eps = adam->eps,
-        .weight_decay = adam->weight_decay,
-        .clip_norm = clip ? adam->clip_norm : 0,
-        .step = executor->step + 1,
-        .token_count = executor->token_count,
-        .gradient_scale = executor->token_count > 0 ? 1.0 / (double)executor->token_count : 0,
-        .skip_nonfinite = clip && adam->skip_nonfinite,
-        .skipped = executor->token_count == 0,
-    };
-}
-
 static struct mf_micro_result read_result(const struct mf_executor *executor, int32_t micro)
 {
     const double *result =
@@ -432,6 +447,7 @@ static void finish_update(struct mf_executor *executor, struct mf_update_result 
 {
     const struct mf_control *control = control_block(executor);
     executor->step += control->skipped == 0;
+    executor->pending = control->skipped == 0 && executor->plan->deferred_blocks > 0;
     *update = (struct mf_update_result){
         .step = executor->step,
         .norm = control->norm,
@@ -468,13 +484,10 @@ enum mf_status mf_executor_forward_backward(struct mf_executor *executor, const 
     bool first = executor->micro_count == 0;
     stage(executor, tokens, labels, 1);
     executor->token_count += count_labels(labels, mf_workload_rows(workload));
-    if (adam != NULL) {
-        set_control(executor, adam);
-    }
     enum mf_step_variant variant = adam == NULL ? (first ? MF_STEP_FIRST : MF_STEP_LATER)
                                    : first      ? MF_STEP_FIRST_UPDATE
                                                 : MF_STEP_LATER_UPDATE;
-    MF_TRY(run_graph(executor, variant, 0));
+    MF_TRY(run_graph(executor, variant, 0, adam));
     *out = read_result(executor, 0);
     executor->micro_count++;
     executor->loss_sum += out->loss_sum;
@@ -493,8 +506,7 @@ enum mf_status mf_executor_update(struct mf_executor *executor, const struct mf_
                                     "there is nothing to update with: no ForwardBackward since "
                                     "the last OptimStep");
     }
-    set_control(executor, adam);
-    MF_TRY(run_graph(executor, MF_STEP_UPDATE, 0));
+    MF_TRY(run_graph(executor, MF_STEP_UPDATE, 0, adam));
     finish_update(executor, update);
     return MF_STATUS_OK;
 }
@@ -514,13 +526,17 @@ enum mf_status mf_executor_run(struct mf_executor *executor, const int32_t *toke
     }
     stage(executor, tokens, labels, count);
     executor->token_count = count_labels(labels, rows * count);
-    set_control(executor, adam);
-    MF_TRY(run_graph(executor, MF_STEP_RUN, 0));
+    MF_TRY(run_graph(executor, MF_STEP_RUN, 0, adam));
     for (int32_t i = 0; i < count; i++) {
         executor->loss_sum += read_result(executor, i).loss_sum;
     }
     finish_update(executor, update);
     return MF_STATUS_OK;
+}
+
+enum mf_status mf_executor_flush(struct mf_executor *executor)
+{
+    return executor->pending ? run_graph(executor, MF_STEP_FLUSH, 0, NULL) : MF_STATUS_OK;
 }
 
 enum mf_status mf_executor_evaluate(struct mf_executor *executor, const int32_t *tokens,
@@ -529,8 +545,9 @@ enum mf_status mf_executor_evaluate(struct mf_executor *executor, const int32_t 
 {
     const struct mf_workload *workload = &executor->plan->workload;
     MF_TRY(mf_executor_check_tokens(executor->model, workload, tokens, labels));
+    MF_TRY(mf_executor_flush(executor));
     stage(executor, tokens, labels, 1);
-    MF_TRY(run_graph(executor, MF_STEP_EVALUATE, 0));
+    MF_TRY(run_graph(executor, MF_STEP_EVALUATE, 0, NULL));
     *out = read_result(executor, 0);
     if (logprobs != NULL) {
         memcpy(logprobs, mf_executor_host_pointer(executor, executor->steps[0].layout.logprobs, 0),
@@ -545,8 +562,9 @@ enum mf_status mf_executor_logits(struct mf_executor *executor, const int32_t *t
     const struct mf_workload *workload = &executor->plan->workload;
     MF_ASSERT(position >= 0 && position < workload->seq_len);
     MF_TRY(mf_executor_check_tokens(executor->model, workload, tokens, NULL));
+    MF_TRY(mf_executor_flush(executor));
     stage(executor, tokens, NULL, 1);
-    MF_TRY(run_graph(executor, MF_STEP_LOGITS, position));
+    MF_TRY(run_graph(executor, MF_STEP_LOGITS, position, NULL));
     *out = mf_executor_host_pointer(executor, executor->steps[0].layout.logits, 0);
     return MF_STATUS_OK;
 }

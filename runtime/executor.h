@@ -99,6 +99,9 @@ enum mf_status mf_executor_forward_backward(struct mf_executor *executor, const 
 /* The update alone, with the gradients gathered so far. */
 enum mf_status mf_executor_update(struct mf_executor *executor, const struct mf_adam *adam,
                                   struct mf_update_result *update) MF_MUST_USE;
+/* Where the plan defers updates, what forward_backward, update and run report of an optimizer step
+ * is final (its norm is known, it counts as done), but part of its updates runs in the next graph;
+ * whoever reads or sets parameters, evaluates or asks for logits first waits for them. */
 /* A whole optimizer step of `accumulation` micro-batches, int32[accumulation * rows] each. */
 enum mf_status mf_executor_run(struct mf_executor *executor, const int32_t *tokens,
                                const int32_t *labels, const struct mf_adam *adam,

@@ -27,6 +27,7 @@ struct mf_executor {
     int32_t micro_count; /* gathered since the last update */
     int64_t token_count;
     double loss_sum;
+    bool pending; /* updates that the plan deferred are not done yet */
     bool failed;
     bool trace;
     enum mf_step_variant last_variant;
@@ -35,6 +36,8 @@ struct mf_executor {
 
 /* Address of a byte of a buffer; for device buffers only lanes may follow it. */
 void *mf_executor_host_pointer(const struct mf_executor *executor, int32_t buffer, int64_t offset);
+/* Does what is pending: before parameters are read or changed. */
+enum mf_status mf_executor_flush(struct mf_executor *executor) MF_MUST_USE;
 /* One copy outside any graph, waited for. */
 enum mf_status mf_executor_copy(struct mf_executor *executor, enum mf_lane lane, void *from,
                                 void *to, int64_t bytes) MF_MUST_USE;

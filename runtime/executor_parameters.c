@@ -76,6 +76,7 @@ enum mf_status mf_executor_put_unit(struct mf_executor *executor, int32_t unit, 
     const struct mf_unit *shape = &executor->model->units[unit];
     MF_ASSERT(shape->owner == unit);
     const float *parts[3] = {master, first, second};
+    MF_TRY(mf_executor_flush(executor));
     for (int32_t panel = 0; panel < shape->panel_count; panel++) {
         int64_t elements = mf_model_panel_size(shape, panel);
         int64_t offset = mf_model_panel_offset(shape, panel);
@@ -101,6 +102,7 @@ enum mf_status mf_executor_get_unit(struct mf_executor *executor, int32_t unit, 
     const struct mf_unit *shape = &executor->model->units[unit];
     MF_ASSERT(shape->owner == unit);
     float *parts[3] = {master, first, second};
+    MF_TRY(mf_executor_flush(executor));
     for (int32_t panel = 0; panel < shape->panel_count; panel++) {
         int64_t elements = mf_model_panel_size(shape, panel);
         int64_t offset = mf_model_panel_offset(shape, panel);
