@@ -21,7 +21,8 @@ enum mf_command_exit mf_command_error_exit(const struct mf_error *error)
         {MF_STATUS_NO_DEVICE_MEMORY, MF_COMMAND_EXIT_NO_FIT},
         {MF_STATUS_BUSY, MF_COMMAND_EXIT_BUSY},
     };
-    if (is_reason(error, "DEVICE_MEMORY_TOO_SMALL") || is_reason(error, "HOST_MEMORY_TOO_SMALL")) {
+    if (is_reason(error, "DEVICE_MEMORY_TOO_SMALL") || is_reason(error, "HOST_MEMORY_TOO_SMALL") ||
+        is_reason(error, "PINNED_MEMORY_LIMIT")) {
         return MF_COMMAND_EXIT_NO_FIT;
     }
     for (size_t i = 0; i < sizeof(exits) / sizeof(exits[0]); i++) {

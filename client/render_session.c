@@ -104,6 +104,9 @@ void mf_render_session(const struct mf_render *render, const Memferry__V1__Sessi
         mf_render_fact(render, "plan", "%s%s%s", mf_render_short(session->plan_id, a),
                        session->plan_how[0] != '\0' ? ", " : "", session->plan_how);
     }
+    if (session->note[0] != '\0') {
+        mf_render_fact(render, "note", "%s", session->note);
+    }
     const Memferry__V1__Workload *work = session->workload;
     if (work != NULL) {
         mf_render_fact(render, "workload", "%d x %d tokens a micro-batch, %d a step",

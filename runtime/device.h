@@ -20,7 +20,7 @@
 #include "core/kernel.h"
 #include "core/status.h"
 
-#define MF_DEVICE_ABI 2
+#define MF_DEVICE_ABI 3
 
 struct mf_device; /* each implementation's own */
 
@@ -58,7 +58,8 @@ struct mf_device_interface {
     void (*release)(struct mf_device *device, void *memory);
     int64_t (*reserved_bytes)(struct mf_device *device);
     /* Pinned host memory that device kernels can address, 4096-byte aligned, zeroed. `progress` may
-     * be NULL. MF_STATUS_NO_MEMORY says "pinned" and the limit that was met. */
+     * be NULL. MF_STATUS_NO_MEMORY, PINNED_MEMORY_LIMIT with needed_bytes and available_bytes (what
+     * could have been pinned): nothing stays pinned then. */
     enum mf_status (*map_host)(struct mf_device *device, int64_t bytes, mf_device_progress progress,
                                void *context, void **out);
     void (*unmap_host)(struct mf_device *device, void *memory);
@@ -90,6 +91,9 @@ struct mf_device_interface {
     /* Where it is plugged in, "0000:3b:00.0", for what the kernel tells about the slot. May be
      * NULL: nowhere. */
     void (*pci_address)(struct mf_device *device, char *out, int32_t size);
+    /* How the last region of map_host lies, for people: "node 1, the GPU's, huge pages"; "" before
+     * the first. May be NULL: nothing to say. */
+    void (*host_memory)(struct mf_device *device, char *out, int32_t size);
 };
 
 /* The device that runs on this machine's CPU cores. */

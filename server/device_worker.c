@@ -33,6 +33,7 @@ struct mf_device_worker {
     int32_t first, count;
     struct job jobs[MF_DEVICE_JOBS_MAX];
     char doing[MF_DEVICE_WHAT_MAX];
+    char memory[128]; /* how pinned memory lies */
 };
 
 static void open_device(struct mf_device_worker *worker)
@@ -217,4 +218,22 @@ const struct mf_hardware_device *mf_device_worker_described(const struct mf_devi
 const char *mf_device_worker_pci_address(const struct mf_device_worker *worker)
 {
     return worker->pci_address;
+}
+
+void mf_device_worker_note_memory(struct mf_device_worker *worker)
+{
+    char text[sizeof(worker->memory)] = "";
+    if (worker->interface->host_memory != NULL) {
+        worker->interface->host_memory(worker->device, text, sizeof(text));
+    }
+    pthread_mutex_lock(&worker->lock);
+    memcpy(worker->memory, text, sizeof(worker->memory));
+    pthread_mutex_unlock(&worker->lock);
+}
+
+void mf_device_worker_memory(struct mf_device_worker *worker, char *out, size_t size)
+{
+    pthread_mutex_lock(&worker->lock);
+    (void)snprintf(out, size, "%s", worker->memory);
+    pthread_mutex_unlock(&worker->lock);
 }

@@ -40,5 +40,9 @@ void mf_device_worker_doing(struct mf_device_worker *worker, char *out, size_t s
 const struct mf_hardware_device *mf_device_worker_described(const struct mf_device_worker *worker);
 /* Its slot, "0000:3b:00.0"; "" where it has none. */
 const char *mf_device_worker_pci_address(const struct mf_device_worker *worker);
+/* Keeps what the device says about its pinned memory; for a job, on the worker's thread. */
+void mf_device_worker_note_memory(struct mf_device_worker *worker);
+/* Copies that, "" before any was pinned. */
+void mf_device_worker_memory(struct mf_device_worker *worker, char *out, size_t size);
 
 #endif

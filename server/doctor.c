@@ -241,18 +241,26 @@ static void check_pinning(struct doctor *doctor)
 static void check_numa(struct doctor *doctor)
 {
     char near[32] = "";
+    char memory[128];
+    mf_device_worker_memory(doctor->service->worker, memory, sizeof(memory));
     if (!doctor->host && doctor->slot.numa_node >= 0) {
         (void)snprintf(near, sizeof(near), ", the GPU at node %d", doctor->slot.numa_node);
     }
     value(doctor, "%d node%s%s", doctor->hardware.numa_nodes,
           doctor->hardware.numa_nodes == 1 ? "" : "s", near);
-    if (doctor->hardware.numa_nodes == 1) {
+    if (memory[0] != 0) {
+        bool placed = strstr(memory, "not placed") == NULL;
+        say(doctor, placed ? MF_DOCTOR_GOOD : MF_DOCTOR_NOTE,
+            "the last session's pinned memory: %s", memory);
+    } else if (doctor->hardware.numa_nodes == 1) {
         say(doctor, MF_DOCTOR_GOOD, "all memory is equally near");
-    } else {
+    } else if (doctor->host) {
         say(doctor, MF_DOCTOR_NOTE,
-            "memory on another node than the %s is slower: start memferryd under numactl "
-            "--cpunodebind and --membind of its node",
-            doctor->host ? "threads" : "GPU");
+            "memory on another node than the threads is slower: start memferryd under numactl "
+            "--cpunodebind and --membind of its node");
+    } else {
+        say(doctor, MF_DOCTOR_GOOD,
+            "pinned memory is put on the GPU's node, or over all nodes where that is too small");
     }
 }
 

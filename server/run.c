@@ -222,15 +222,20 @@ static enum mf_status check_health(struct mf_run *run, const struct step_work *w
     return MF_STATUS_OK;
 }
 
+static void tell_warning(struct mf_session *session, const char *text)
+{
+    Memferry__V1__RunResponse event = MEMFERRY__V1__RUN_RESPONSE__INIT;
+    event.event_case = MEMFERRY__V1__RUN_RESPONSE__EVENT_WARNING;
+    event.warning = (char *)text;
+    mf_session_event_run(session, &event);
+}
+
 static void warn(struct mf_run *run, const char *what)
 {
     char text[MF_ERROR_TEXT_MAX + 64];
     snprintf(text, sizeof(text), "%s: %s", what, mf_status_text());
     mf_log_warn("session %.8s: %s", run->session->id, text);
-    Memferry__V1__RunResponse event = MEMFERRY__V1__RUN_RESPONSE__INIT;
-    event.event_case = MEMFERRY__V1__RUN_RESPONSE__EVENT_WARNING;
-    event.warning = text;
-    mf_session_event_run(run->session, &event);
+    tell_warning(run->session, text);
 }
 
 /* Text of a byte-level model as it is; what is not UTF-8 becomes '?'. */
@@ -335,11 +340,11 @@ enum mf_status mf_run_main(struct mf_session *session)
     if (status == MF_STATUS_OK) {
         mf_session_event_session(session, false);
         mf_session_event_plan(session);
+        if (session->note[0] != '\0') {
+            tell_warning(session, session->note);
+        }
         for (int32_t i = 0; i < run.config->warning_count; i++) {
-            Memferry__V1__RunResponse event = MEMFERRY__V1__RUN_RESPONSE__INIT;
-            event.event_case = MEMFERRY__V1__RUN_RESPONSE__EVENT_WARNING;
-            event.warning = (char *)run.config->warnings[i];
-            mf_session_event_run(session, &event);
+            tell_warning(session, run.config->warnings[i]);
         }
         status = steps(&run);
     }

@@ -154,7 +154,7 @@ static void *session_main(void *argument)
 {
     struct mf_session *session = argument;
     remember(session);
-    enum mf_status status = mf_session_work_open(session);
+    enum mf_status status = mf_session_open(session);
     if (status == MF_STATUS_OK) {
         set_state(session, session->spec.run != NULL ? MF_SESSION_RUNNING : MF_SESSION_READY);
         remember(session);
@@ -447,6 +447,7 @@ void mf_session_describe(struct mf_session *session, struct mf_arena *arena,
     out->run_folder =
         mf_arena_string(arena, session->spec.run != NULL ? session->spec.run->output : "");
     out->error = mf_arena_string(arena, session->error.text);
+    out->note = mf_arena_string(arena, session->note);
     out->step = session->step;
     out->next_seq_id = session->next_seq;
     out->loss = session->loss;

@@ -75,6 +75,7 @@ struct mf_session {
     double loss, step_ms, tokens_per_second;
     int64_t started_unix_s, ended_unix_s;
     struct mf_error error;
+    char note[512]; /* what its maker should know about the plan, "" = nothing */
 };
 
 struct mf_session_table {
@@ -113,9 +114,11 @@ void mf_session_call_fail(struct mf_session *session, const struct mf_session_ca
 /* Fails all that wait. */
 void mf_session_call_cancel_all(struct mf_session *session);
 
+/* session_open.c */
+enum mf_status mf_session_open(struct mf_session *session) MF_MUST_USE;
+
 /* session_work.c: the thread's part. Statuses are of the whole session: OK also when a call failed.
  */
-enum mf_status mf_session_work_open(struct mf_session *session) MF_MUST_USE;
 void mf_session_work_calls(struct mf_session *session);
 void mf_session_work_close(struct mf_session *session);
 /* Runs `job` on the device worker and waits; the status is what the job left in its context. */

@@ -1,11 +1,9 @@
-/* The work of a session's thread: opening, carrying out calls, closing. */
+/* The work of a session's thread once it is open: carrying out calls, closing. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/clock.h"
 #include "core/log.h"
-#include "planner/step.h"
 #include "runtime/sample.h"
 #include "server/convert.h"
 #include "server/session_internal.h"
@@ -45,135 +43,7 @@ void mf_session_work_trace(struct mf_session_job *job)
     mf_executor_set_trace(session->executor, cheap || wanted);
 }
 
-/* ---- opening ---- */
-
-static void tell_progress(void *context, const char *what, double done)
-{
-    mf_session_event_progress(context, what, done);
-}
-
-static bool stopping(void *context)
-{
-    struct mf_session *session = context;
-    pthread_mutex_lock(&session->lock);
-    bool stop = session->stop;
-    pthread_mutex_unlock(&session->lock);
-    return stop;
-}
-
-static bool pin_progress(void *context, int64_t done, int64_t total)
-{
-    mf_session_event_progress(context, "pinning host memory",
-                              total > 0 ? (double)done / (double)total : 1);
-    return !stopping(context);
-}
-
-static enum mf_status take_given_plan(struct mf_session *session, struct mf_plan *out)
-{
-    const struct mf_model *model = &session->spec.model;
-    MF_TRY(mf_tune_find(session->table->service, session->spec.plan_id, out));
-    if (strcmp(out->model_fingerprint, model->fingerprint) != 0) {
-        return mf_status_set(MF_STATUS_INVALID, "plan %.12s is for another model (%s)", out->id,
-                             out->model_name);
-    }
-    return mf_plan_validate(out, model);
-}
-
-/* What the session is from now on, as others see it. */
-static void keep_plan(struct mf_session *session, const struct mf_plan *plan, const char *how)
-{
-    pthread_mutex_lock(&session->lock);
-    session->plan = *plan;
-    session->plan_how = how;
-    session->spec.workload = plan->workload;
-    memcpy(session->plan_id, plan->id, sizeof(session->plan_id));
-    pthread_mutex_unlock(&session->lock);
-}
-
-static enum mf_status find_plan(struct mf_session *session)
-{
-    const struct mf_session_spec *spec = &session->spec;
-    struct mf_tune_result result = {0};
-    if (spec->plan_id != NULL && spec->plan_id[0] != '\0') {
-        enum mf_status status = take_given_plan(session, &result.plan);
-        if (status != MF_STATUS_OK) {
-            mf_plan_reset(&result.plan);
-            return status;
-        }
-        keep_plan(session, &result.plan, "given");
-        return MF_STATUS_OK;
-    }
-    struct mf_tune_request request = {
-        .model = &spec->model,
-        .workload = spec->workload,
-        .constraints = spec->constraints,
-        .strategy = spec->strategy,
-        .pins = spec->pins,
-        .pin_count = spec->pin_count,
-        .effort = spec->effort,
-        .progress = tell_progress,
-        .cancelled = stopping,
-        .context = session,
-    };
-    MF_TRY(mf_tune_plan(session->table->service, &request, &result));
-    keep_plan(session, &result.plan, result.how);
-    return MF_STATUS_OK;
-}
-
-/* Admission: two comparisons, made on the device worker so that two sessions cannot both pass. */
-static enum mf_status admit_and_open(struct mf_session_job *job)
-{
-    struct mf_session *session = job->session;
-    struct mf_service *service = session->table->service;
-    const struct mf_plan_prediction *prediction = &session->plan.prediction;
-    int64_t device_used = 0;
-    int64_t host_used = 0;
-    struct mf_hardware hardware;
-    mf_tune_hardware(service, &hardware);
-    mf_session_table_reserved(session->table, &device_used, &host_used);
-    const struct {
-        const char *what, *reason, *flag;
-        enum mf_status status;
-        int64_t needed, available;
-    } checks[] = {
-        {"device memory", "DEVICE_MEMORY_TOO_SMALL", "--device-memory", MF_STATUS_NO_DEVICE_MEMORY,
-         prediction->device_peak_bytes,
-         mf_device_worker_described(service->worker)->memory_bytes - device_used},
-        {"host memory", "HOST_MEMORY_TOO_SMALL", "--host-memory", MF_STATUS_NO_MEMORY,
-         prediction->host_peak_bytes, hardware.host_bytes - host_used},
-    };
-    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
-        if (checks[i].needed > checks[i].available) {
-            (void)mf_status_set_reason(
-                checks[i].status, checks[i].reason,
-                "the plan needs %.1f MiB of %s but %.1f MiB are free (other sessions hold the "
-                "rest: memferry ps); wait, or plan with %s",
-                (double)checks[i].needed / 0x1p20, checks[i].what,
-                (double)checks[i].available / 0x1p20, checks[i].flag);
-            mf_status_number("needed_bytes", checks[i].needed);
-            mf_status_number("available_bytes", checks[i].available);
-            return checks[i].status;
-        }
-    }
-    MF_TRY(mf_executor_open(job->interface, job->device, &session->spec.model, &session->plan,
-                            pin_progress, session, &session->executor));
-    pthread_mutex_lock(&session->lock);
-    session->device_bytes = mf_executor_bytes(session->executor, MF_SPACE_DEVICE);
-    session->host_bytes = mf_executor_bytes(session->executor, MF_SPACE_HOST);
-    pthread_mutex_unlock(&session->lock);
-    return MF_STATUS_OK;
-}
-
-enum mf_status mf_session_work_open(struct mf_session *session)
-{
-    mf_session_event_progress(session, "planning", 0);
-    MF_TRY(find_plan(session));
-    MF_TRY(mf_session_work_device(session, "reserving memory", admit_and_open, NULL));
-    if (stopping(session)) {
-        return mf_status_set(MF_STATUS_CANCELLED, "the session was closed while it was opened");
-    }
-    return mf_session_state_init(session);
-}
+/* ---- closing ---- */
 
 static enum mf_status close_executor(struct mf_session_job *job)
 {

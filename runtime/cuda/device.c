@@ -10,6 +10,7 @@
 
 #include "runtime/cuda/lanes.h"
 #include "runtime/cuda/memory.h"
+#include "runtime/host/memory.h"
 
 /* What other users of the GPU and the driver may need beside our regions. */
 #define RESERVE_BYTES (256ll << 20)
@@ -104,12 +105,23 @@ static void close_device(struct mf_device *device)
     free(device);
 }
 
+static void pci_address(struct mf_device *device, char *out, int32_t size)
+{
+    out[0] = '\0';
+    if (cudaDeviceGetPCIBusId(out, size, device->options.index) != cudaSuccess) {
+        (void)cudaGetLastError();
+    }
+}
+
 static enum mf_status open_all(struct mf_device *device)
 {
     size_t free_bytes = 0;
     size_t total_bytes = 0;
+    MF_TRY(mf_host_memory_pin_limit(&device->memory.pin_limit_bytes));
     MF_TRY(enter(device));
-    MF_TRY(mf_cuda_lanes_open(&device->options, device->threads, &device->memory, &device->lanes));
+    pci_address(device, device->memory.pci_address, sizeof(device->memory.pci_address));
+    MF_TRY(mf_cuda_lanes_open(&device->options, device->options.threads, &device->memory,
+                              &device->lanes));
     cudaError_t error = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
@@ -247,6 +259,11 @@ static void unmap_host(struct mf_device *device, void *memory)
     mf_cuda_memory_unmap(&device->memory, memory);
 }
 
+static void host_memory(struct mf_device *device, char *out, int32_t size)
+{
+    snprintf(out, (size_t)size, "%s", device->memory.placed);
+}
+
 static void *device_address(struct mf_device *device, void *memory)
 {
     void *address = NULL;
@@ -304,14 +321,6 @@ static const char *trace_method(struct mf_device *device)
     return mf_cuda_lanes_trace_method(device->lanes);
 }
 
-static void pci_address(struct mf_device *device, char *out, int32_t size)
-{
-    out[0] = '\0';
-    if (cudaDeviceGetPCIBusId(out, size, device->options.index) != cudaSuccess) {
-        (void)cudaGetLastError();
-    }
-}
-
 /* What runtime/device_cuda.c looks for. */
 __attribute__((visibility("default"))) const struct mf_device_interface *
     mf_device_cuda_entry(enum mf_status (*restore)(const struct mf_error *error));
@@ -340,6 +349,7 @@ const struct mf_device_interface *
         .span = span,
         .trace_method = trace_method,
         .pci_address = pci_address,
+        .host_memory = host_memory,
     };
     restore_error = restore;
     return &table;

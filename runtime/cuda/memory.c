@@ -4,18 +4,21 @@
 #include <cuda_runtime_api.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
 #include "core/format.h"
+#include "runtime/cuda/numa.h"
 #include "runtime/host/memory.h"
 
 #define REGION_ALIGN 256
 #define HUGE_PAGE_BYTES (2ll << 20)
 #define PAGE_BYTES 4096
 #define TOUCH_THREADS_MAX 16
+#define PROBE_BYTES_MIN (16ll << 20)
 
 struct mf_cuda_region {
     struct mf_cuda_region *next;
@@ -163,44 +166,62 @@ static void touch_chunk(unsigned char *memory, int64_t bytes, int32_t threads)
     }
 }
 
-static enum mf_status cannot_pin(int64_t wanted, int64_t done, cudaError_t error)
+/* How much of a chunk that could not be registered whole can be, in halves: where the next plan has
+ * to fit. Nothing stays registered. */
+static int64_t probe(unsigned char *start, int64_t chunk)
+{
+    unsigned char *kept[8]; /* 512 MiB down to 16 MiB are 6 */
+    int32_t count = 0;
+    int64_t done = 0;
+    for (int64_t size = chunk / 2 / PROBE_BYTES_MIN * PROBE_BYTES_MIN; size >= PROBE_BYTES_MIN;
+         size = size / 2 / PROBE_BYTES_MIN * PROBE_BYTES_MIN) {
+        if (cudaHostRegister(start + done, (size_t)size, cudaHostRegisterMapped) == cudaSuccess) {
+            kept[count++] = start + done;
+            done += size;
+        }
+    }
+    while (count > 0) {
+        (void)cudaHostUnregister(kept[--count]);
+    }
+    (void)cudaGetLastError();
+    return done;
+}
+
+static enum mf_status cannot_pin(const struct mf_cuda_region *region, int64_t chunk,
+                                 cudaError_t error)
 {
     struct rlimit limit;
-    char wanted_text[MF_FORMAT_MAX];
-    char done_text[MF_FORMAT_MAX];
     char limit_text[MF_FORMAT_MAX] = "unlimited";
+    char why[192];
+    (void)cudaGetLastError();
+    int64_t more = probe(region->pointer + region->registered_bytes, chunk);
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
         mf_format_bytes((int64_t)limit.rlim_cur, limit_text);
     }
-    (void)mf_status_set_reason(MF_STATUS_NO_MEMORY, "PINNED_MEMORY_LIMIT",
-                               "%s of pinned host memory are needed and %s could be pinned: %s "
-                               "(limit of locked memory, ulimit -l: %s)",
-                               mf_format_bytes(wanted, wanted_text),
-                               mf_format_bytes(done, done_text), cudaGetErrorString(error),
-                               limit_text);
-    mf_status_number("needed_bytes", wanted);
-    mf_status_number("available_bytes", done);
-    return MF_STATUS_NO_MEMORY;
+    snprintf(why, sizeof(why), "CUDA: %s; the limit of locked memory, ulimit -l, is %s",
+             cudaGetErrorString(error), limit_text);
+    return mf_host_memory_not_pinned(region->bytes, region->registered_bytes + more, why);
 }
 
 /* What the machine has is looked at before each chunk: machines exist whose memory grows as it is
  * used, and none should be driven into the out-of-memory killer. */
-static enum mf_status check_memory(int64_t wanted, int64_t done, int64_t chunk)
+static enum mf_status check_memory(const struct mf_cuda_memory *memory,
+                                   const struct mf_cuda_region *region, int64_t chunk)
 {
     struct mf_host_memory_limits limits;
-    char wanted_text[MF_FORMAT_MAX];
-    char available_text[MF_FORMAT_MAX];
+    int64_t done = region->registered_bytes;
+    int64_t left = memory->pin_limit_bytes - memory->pinned_bytes - done;
     mf_host_memory_limits(&limits);
-    if (chunk <= limits.available_bytes) {
-        return MF_STATUS_OK;
+    if (chunk > left && left < limits.available_bytes) {
+        return mf_host_memory_not_pinned(region->bytes, done + left,
+                                         "the limit is MEMFERRY_PIN_LIMIT");
     }
-    (void)mf_status_set_reason(MF_STATUS_NO_MEMORY, "HOST_MEMORY_TOO_SMALL",
-                               "%s of pinned host memory are needed, and %s has %s available",
-                               mf_format_bytes(wanted, wanted_text), limits.limited_by,
-                               mf_format_bytes(done + limits.available_bytes, available_text));
-    mf_status_number("needed_bytes", wanted);
-    mf_status_number("available_bytes", done + limits.available_bytes);
-    return MF_STATUS_NO_MEMORY;
+    if (chunk > limits.available_bytes) {
+        char why[64];
+        snprintf(why, sizeof(why), "%s has no more", limits.limited_by);
+        return mf_host_memory_not_pinned(region->bytes, done + limits.available_bytes, why);
+    }
+    return MF_STATUS_OK;
 }
 
 static enum mf_status pin(struct mf_cuda_memory *memory, struct mf_cuda_region *region,
@@ -210,13 +231,12 @@ static enum mf_status pin(struct mf_cuda_memory *memory, struct mf_cuda_region *
         unsigned char *start = region->pointer + region->registered_bytes;
         int64_t left = region->bytes - region->registered_bytes;
         int64_t chunk = left < MF_CUDA_MEMORY_CHUNK_BYTES ? left : MF_CUDA_MEMORY_CHUNK_BYTES;
-        MF_TRY(check_memory(region->bytes, region->registered_bytes, chunk));
+        MF_TRY(check_memory(memory, region, chunk));
         touch_chunk(start, chunk, memory->threads);
         cudaError_t error = cudaHostRegister(start, (size_t)chunk,
                                              cudaHostRegisterPortable | cudaHostRegisterMapped);
         if (error != cudaSuccess) {
-            (void)cudaGetLastError();
-            return cannot_pin(region->bytes, region->registered_bytes, error);
+            return cannot_pin(region, chunk, error);
         }
         region->registered_bytes += chunk;
         if (progress != NULL && !progress(context, region->registered_bytes, region->bytes)) {
@@ -231,6 +251,7 @@ static void free_host(struct mf_cuda_region *region)
     for (int64_t done = 0; done < region->registered_bytes; done += MF_CUDA_MEMORY_CHUNK_BYTES) {
         (void)cudaHostUnregister(region->pointer + done);
     }
+    (void)cudaGetLastError();
     if (region->mapping != NULL) {
         munmap(region->mapping, (size_t)region->mapping_bytes);
     }
@@ -258,8 +279,12 @@ enum mf_status mf_cuda_memory_map(struct mf_cuda_memory *memory, int64_t bytes,
     uintptr_t aligned = ((uintptr_t)mapping + (uintptr_t)HUGE_PAGE_BYTES - 1) /
                         (uintptr_t)HUGE_PAGE_BYTES * (uintptr_t)HUGE_PAGE_BYTES;
     region->pointer = region->mapping + (aligned - (uintptr_t)mapping);
-    (void)madvise(region->mapping, (size_t)region->mapping_bytes, MADV_HUGEPAGE);
+    bool huge = madvise(region->mapping, (size_t)region->mapping_bytes, MADV_HUGEPAGE) == 0;
     (void)madvise(region->mapping, (size_t)region->mapping_bytes, MADV_DONTFORK);
+    char node[sizeof(memory->placed) - 32];
+    mf_cuda_numa_place(memory->pci_address, region->mapping, region->mapping_bytes, node,
+                       sizeof(node));
+    snprintf(memory->placed, sizeof(memory->placed), "%s, %s pages", node, huge ? "huge" : "small");
     enum mf_status status = pin(memory, region, progress, context);
     if (status != MF_STATUS_OK) {
         free_host(region);
@@ -267,13 +292,16 @@ enum mf_status mf_cuda_memory_map(struct mf_cuda_memory *memory, int64_t bytes,
     }
     region->next = memory->host;
     memory->host = region;
+    memory->pinned_bytes += region->bytes;
     *out = region->pointer;
     return MF_STATUS_OK;
 }
 
 void mf_cuda_memory_unmap(struct mf_cuda_memory *memory, void *pointer)
 {
-    free_host(take(&memory->host, pointer));
+    struct mf_cuda_region *region = take(&memory->host, pointer);
+    memory->pinned_bytes -= region->bytes;
+    free_host(region);
 }
 
 void mf_cuda_memory_reset(struct mf_cuda_memory *memory)

@@ -1,11 +1,12 @@
 /*
  * Memory of the CUDA device: regions of device memory under a cap, and pinned host regions.
  *
- * What: a pinned region is mapped, put on huge pages where there are any, touched by many threads,
- *   and registered in chunks of MF_CUDA_MEMORY_CHUNK_BYTES; a copy must not cross from one chunk to
- *   the next (see mf_cuda_memory_run). Who calls it: device.c, lanes.c. Owner: free() or reset()
- *   gives regions back. Thread: one for a list. Fails: NO_DEVICE_MEMORY or NO_MEMORY with what was
- *   wanted and what there is; no error stays behind in the CUDA runtime.
+ * What: a pinned region is mapped, placed near the GPU (numa.h), put on huge pages where there are
+ *   any, touched by many threads, and registered in chunks of MF_CUDA_MEMORY_CHUNK_BYTES; a copy
+ *   must not cross from one chunk to the next (see mf_cuda_memory_run). Who calls it: device.c,
+ * lanes.c. Owner: free() or reset() gives regions back. Thread: one for a list. Fails:
+ * NO_DEVICE_MEMORY or NO_MEMORY with what was wanted and what there is; no error stays behind in
+ * the CUDA runtime.
  */
 #ifndef MF_RUNTIME_CUDA_MEMORY_H
 #define MF_RUNTIME_CUDA_MEMORY_H
@@ -23,7 +24,11 @@ struct mf_cuda_memory {
     struct mf_cuda_region *host;
     int64_t device_bytes; /* reserved, up to 256 */
     int64_t cap_bytes;    /* of device_bytes */
-    int32_t threads;      /* that touch pages */
+    int64_t pinned_bytes;
+    int64_t pin_limit_bytes; /* of pinned_bytes */
+    int32_t threads;         /* that touch pages */
+    char pci_address[32];    /* of the GPU, "" = not known */
+    char placed[128];        /* what was done with the last pinned region, for people */
 };
 
 enum mf_status mf_cuda_memory_reserve(struct mf_cuda_memory *memory, int64_t bytes,

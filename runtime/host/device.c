@@ -18,6 +18,7 @@ struct mf_device {
     struct mf_device_options options;
     int32_t threads;
     int64_t cap_bytes;
+    int64_t pin_limit_bytes;
     struct mf_host_memory device; /* under the cap */
     struct mf_host_memory host;   /* "pinned" */
     struct mf_host_lanes *lanes;
@@ -54,6 +55,8 @@ static enum mf_status open_device(const struct mf_device_options *options, struc
                              "the options of the host device must not be negative (threads: 0 to "
                              "1024)");
     }
+    int64_t pin_limit_bytes;
+    MF_TRY(mf_host_memory_pin_limit(&pin_limit_bytes));
     MF_TRY(mf_host_gemm_check());
     struct mf_device *device = calloc(1, sizeof(*device));
     if (device == NULL) {
@@ -62,6 +65,7 @@ static enum mf_status open_device(const struct mf_device_options *options, struc
     struct mf_host_memory_limits limits;
     mf_host_memory_limits(&limits);
     device->options = *options;
+    device->pin_limit_bytes = pin_limit_bytes;
     device->threads = options->threads > 0 ? options->threads : count_cores();
     device->cap_bytes = options->memory_bytes > 0 ? options->memory_bytes : limits.total_bytes / 2;
     enum mf_status status = mf_host_lanes_open(device->threads, options, &device->lanes);
@@ -150,18 +154,17 @@ static enum mf_status map_host(struct mf_device *device, int64_t bytes, mf_devic
                                void *context, void **out)
 {
     struct mf_host_memory_limits limits;
+    int64_t left = device->pin_limit_bytes - device->host.bytes;
+    left -= left % REGION_ALIGN;
     *out = NULL;
     mf_host_memory_limits(&limits);
+    if (bytes > left && left < limits.available_bytes) {
+        return mf_host_memory_not_pinned(bytes, left, "the limit is MEMFERRY_PIN_LIMIT");
+    }
     if (bytes > limits.available_bytes) {
-        char needed_text[MF_FORMAT_MAX];
-        char available_text[MF_FORMAT_MAX];
-        (void)mf_status_set_reason(MF_STATUS_NO_MEMORY, "HOST_MEMORY_TOO_SMALL",
-                                   "%s of pinned host memory are needed, and %s has %s available",
-                                   mf_format_bytes(bytes, needed_text), limits.limited_by,
-                                   mf_format_bytes(limits.available_bytes, available_text));
-        mf_status_number("needed_bytes", bytes);
-        mf_status_number("available_bytes", limits.available_bytes);
-        return MF_STATUS_NO_MEMORY;
+        char why[64];
+        snprintf(why, sizeof(why), "%s has no more", limits.limited_by);
+        return mf_host_memory_not_pinned(bytes, limits.available_bytes, why);
     }
     return mf_host_memory_map(&device->host, bytes, progress, context, out);
 }

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "core/format.h"
+
 #define REGION_ALIGN 256
 #define TOUCH_BYTES (64ll << 20) /* between two calls of progress */
 #define PAGE_BYTES 4096
@@ -126,6 +128,30 @@ void mf_host_memory_limits(struct mf_host_memory_limits *out)
     if (file != NULL) {
         fclose(file);
     }
+}
+
+enum mf_status mf_host_memory_pin_limit(int64_t *out)
+{
+    const char *text = secure_getenv("MEMFERRY_PIN_LIMIT");
+    *out = INT64_MAX;
+    if (text == NULL || text[0] == '\0') {
+        return MF_STATUS_OK;
+    }
+    enum mf_status status = mf_format_parse_bytes(text, out);
+    return status == MF_STATUS_OK ? status : mf_status_context(status, "MEMFERRY_PIN_LIMIT");
+}
+
+enum mf_status mf_host_memory_not_pinned(int64_t needed, int64_t reached, const char *why)
+{
+    char needed_text[MF_FORMAT_MAX];
+    char reached_text[MF_FORMAT_MAX];
+    (void)mf_status_set_reason(MF_STATUS_NO_MEMORY, "PINNED_MEMORY_LIMIT",
+                               "%s of pinned host memory are needed and %s could be pinned (%s)",
+                               mf_format_bytes(needed, needed_text),
+                               mf_format_bytes(reached, reached_text), why);
+    mf_status_number("needed_bytes", needed);
+    mf_status_number("available_bytes", reached);
+    return MF_STATUS_NO_MEMORY;
 }
 
 /* Writes to every page; false when `progress` gave up. */

@@ -25,6 +25,13 @@ struct mf_host_memory_limits {
     const char *limited_by; /* "this machine" or "the control group" */
 };
 void mf_host_memory_limits(struct mf_host_memory_limits *out);
+/* The most that a device may pin, from $MEMFERRY_PIN_LIMIT ("40GiB"); INT64_MAX when it is not set.
+ * MF_STATUS_INVALID when it is no size. For machines shared with others, and for tests. */
+enum mf_status mf_host_memory_pin_limit(int64_t *out) MF_MUST_USE;
+/* The error of map_host, of every device: `reached` of `needed` bytes could be pinned, and why not
+ * more. Returns MF_STATUS_NO_MEMORY. */
+enum mf_status mf_host_memory_not_pinned(int64_t needed, int64_t reached,
+                                         const char *why) MF_MUST_USE;
 
 /* Every page is touched before it returns, so that memory the machine does not have is missed here
  * and not in a step. MF_STATUS_CANCELLED when `progress` says so. */

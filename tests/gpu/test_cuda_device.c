@@ -103,6 +103,44 @@ static void test_pinned(void **state)
     cuda->close(device);
 }
 
+/* A limit met in the second chunk: the numbers are exact, nothing stays pinned, the GPU works on.
+ */
+static void test_pin_limit(void **state)
+{
+    (void)state;
+    struct mf_device_options options = {.memory_bytes = 64 * MIB};
+    struct mf_device *device;
+    unsigned char *pinned;
+    void *none = &pinned;
+    void *memory;
+    char placed[128];
+    assert_int_equal(setenv("MEMFERRY_PIN_LIMIT", "1536MiB", 1), 0);
+    assert_ok(cuda->open(&options, &device));
+    assert_int_equal(unsetenv("MEMFERRY_PIN_LIMIT"), 0);
+    assert_status(cuda->map_host(device, 2048 * MIB, NULL, NULL, &none), MF_STATUS_NO_MEMORY);
+    assert_null(none);
+    print_message("%s\n", mf_status_text());
+    assert_string_equal(mf_status_error()->reason, "PINNED_MEMORY_LIMIT");
+    assert_int_equal(mf_status_error()->numbers[1].value, 1536 * MIB);
+    assert_ok(cuda->map_host(device, 1536 * MIB, NULL, NULL, (void **)&pinned));
+    cuda->host_memory(device, placed, sizeof(placed));
+    print_message("pinned memory: %s\n", placed);
+    assert_true(strlen(placed) > 0);
+    assert_ok(cuda->reserve(device, MIB, &memory));
+    assert_ok(cuda->prepare(device, 1));
+    memset(pinned, 7, MIB);
+    struct mf_kernel_call in = copy_call(pinned, memory, MIB);
+    struct mf_kernel_call out = copy_call(memory, pinned + MIB, MIB);
+    assert_ok(cuda->begin(device, false));
+    assert_ok(cuda->submit(device, MF_LANE_H2D, &in, 0));
+    assert_ok(cuda->sync(device));
+    assert_ok(cuda->begin(device, false));
+    assert_ok(cuda->submit(device, MF_LANE_D2H, &out, 0));
+    assert_ok(cuda->sync(device));
+    assert_memory_equal(pinned, pinned + MIB, MIB);
+    cuda->close(device);
+}
+
 /* ---- lanes ---- */
 
 #define ROUNDS 200
@@ -207,9 +245,8 @@ static void test_wrong_calls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_describe_and_caps),
-        cmocka_unit_test(test_pinned),
-        cmocka_unit_test(test_lanes_wait_for_each_other),
+        cmocka_unit_test(test_describe_and_caps), cmocka_unit_test(test_pinned),
+        cmocka_unit_test(test_pin_limit),         cmocka_unit_test(test_lanes_wait_for_each_other),
         cmocka_unit_test(test_wrong_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -131,6 +131,29 @@ static void test_map_host(void **state)
     host->close(device);
 }
 
+static void test_pin_limit(void **state)
+{
+    (void)state;
+    struct mf_device *device;
+    struct mf_device_options options = {.memory_bytes = 1 * MIB, .threads = 1};
+    void *memory;
+    void *none;
+    assert_int_equal(setenv("MEMFERRY_PIN_LIMIT", "plenty", 1), 0);
+    assert_fails(host->open(&options, &device), MF_STATUS_INVALID, "MEMFERRY_PIN_LIMIT");
+    assert_int_equal(setenv("MEMFERRY_PIN_LIMIT", "10MiB", 1), 0);
+    assert_ok(host->open(&options, &device));
+    assert_ok(host->map_host(device, 4 * MIB, NULL, NULL, &memory));
+    assert_fails(host->map_host(device, 6 * MIB + 1, NULL, NULL, &none), MF_STATUS_NO_MEMORY,
+                 "pinned");
+    assert_string_equal(mf_status_error()->reason, "PINNED_MEMORY_LIMIT");
+    assert_int_equal(number("needed_bytes"), 6 * MIB + 1);
+    assert_int_equal(number("available_bytes"), 6 * MIB);
+    host->unmap_host(device, memory);
+    assert_ok(host->map_host(device, 10 * MIB, NULL, NULL, &memory));
+    host->close(device);
+    assert_int_equal(unsetenv("MEMFERRY_PIN_LIMIT"), 0);
+}
+
 static void test_describe(void **state)
 {
     (void)state;
@@ -511,12 +534,13 @@ static void test_no_cuda(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reserve),     cmocka_unit_test(test_map_host),
-        cmocka_unit_test(test_describe),    cmocka_unit_test(test_events),
-        cmocka_unit_test(test_generations), cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_close_busy),  cmocka_unit_test(test_link),
-        cmocka_unit_test(test_same_bits),   cmocka_unit_test(test_scratch),
-        cmocka_unit_test(test_threads),     cmocka_unit_test(test_no_cuda),
+        cmocka_unit_test(test_reserve),   cmocka_unit_test(test_map_host),
+        cmocka_unit_test(test_pin_limit), cmocka_unit_test(test_describe),
+        cmocka_unit_test(test_events),    cmocka_unit_test(test_generations),
+        cmocka_unit_test(test_errors),    cmocka_unit_test(test_close_busy),
+        cmocka_unit_test(test_link),      cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_scratch),   cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_no_cuda),
     };
     host = mf_device_host();
     return cmocka_run_group_tests(tests, NULL, NULL);
