@@ -2,17 +2,25 @@
 #include "runtime/cuda/cpu.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "core/limits.h"
 #include "runtime/host/context.h"
+#include "runtime/host/cores.h"
 #include "runtime/host/kernels.h"
 #include "runtime/host/pool.h"
 
 /* A task brings at most a run, a record and a wait for each other lane. */
 #define ENTRIES_PER_TASK 5
+/* How the lane waits, for the GPU and for entries: it looks again and again for a while, since the
+ * end of most waits is near; then it sleeps, so that a long wait costs no core. */
+#define SPIN_NS 100000
+#define EVENT_SLEEP_NS 20000
+#define PAUSES 16 /* a question takes the driver's lock, which the issuing thread needs */
 
 struct entry {
     uint32_t kind : 2;
@@ -22,6 +30,7 @@ _Static_assert(MF_TASKS_MAX <= 1 << 29, "task numbers fit into an entry");
 
 struct mf_cuda_cpu {
     struct mf_host_context context;
+    struct mf_host_cores cores;
     struct mf_device_options options;
     bool open; /* the thread runs */
     pthread_t thread;
@@ -38,8 +47,8 @@ struct mf_cuda_cpu {
     int32_t task_count;
     int64_t ring_size;
     struct entry *ring;
-    int64_t head; /* entries taken and put since open; the ring index is modulo its size */
-    int64_t tail;
+    int64_t head;          /* entries taken and put since open; the ring index is modulo its size */
+    _Atomic(int64_t) tail; /* changes under the lock, is also looked at without it */
     struct mf_kernel_call *calls;
     struct mf_device_span *spans;
     uint32_t *span_generations;
@@ -109,9 +118,27 @@ static void run_task(struct mf_cuda_cpu *cpu, int32_t task, bool trace, uint32_t
     }
 }
 
+/* cudaEventSynchronize would spin to the end, however far that is. */
+static cudaError_t poll_event(cudaEvent_t event)
+{
+    cudaError_t error = cudaEventQuery(event);
+    int64_t end_ns = error == cudaErrorNotReady ? now_ns() + SPIN_NS : 0;
+    while (error == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        if (now_ns() >= end_ns) {
+            struct timespec time = {.tv_nsec = EVENT_SLEEP_NS};
+            (void)nanosleep(&time, NULL);
+        } else {
+            mf_host_pool_pause(PAUSES);
+        }
+        error = cudaEventQuery(event);
+    }
+    return error;
+}
+
 static void wait_event(struct mf_cuda_cpu *cpu, int32_t task)
 {
-    cudaError_t error = cudaEventSynchronize(cpu->events[task]);
+    cudaError_t error = poll_event(cpu->events[task]);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
         enum mf_status status = mf_status_set(MF_STATUS_DEVICE, "%s (CUDA error %d)",
@@ -146,15 +173,31 @@ static void handle(struct mf_cuda_cpu *cpu, struct entry entry)
     pthread_mutex_lock(&cpu->lock);
 }
 
+/* The lock is held on entry and on return: there is an entry, or the lane stops. */
+static void wait_for_entry(struct mf_cuda_cpu *cpu)
+{
+    int64_t head = cpu->head;
+    if (head == cpu->tail && !cpu->stop) {
+        pthread_mutex_unlock(&cpu->lock);
+        for (int64_t end_ns = now_ns() + SPIN_NS; head == cpu->tail && now_ns() < end_ns;) {
+            mf_host_pool_pause(PAUSES);
+        }
+        pthread_mutex_lock(&cpu->lock);
+    }
+    while (cpu->head == cpu->tail && !cpu->stop) {
+        pthread_cond_wait(&cpu->wake, &cpu->lock);
+    }
+}
+
 static void *run_lane(void *argument)
 {
     struct mf_cuda_cpu *cpu = argument;
     (void)cudaSetDevice(cpu->options.index);
+    (void)prctl(PR_SET_TIMERSLACK, 1ul); /* else a sleep of EVENT_SLEEP_NS lasts 50 us longer */
+    mf_host_cores_bind(pthread_self(), cpu->cores.cpus[0]);
     pthread_mutex_lock(&cpu->lock);
     while (true) {
-        while (cpu->head == cpu->tail && !cpu->stop) {
-            pthread_cond_wait(&cpu->wake, &cpu->lock);
-        }
+        wait_for_entry(cpu);
         if (cpu->head == cpu->tail) {
             break;
         }
@@ -185,7 +228,9 @@ enum mf_status mf_cuda_cpu_open(const struct mf_device_options *options, int32_t
     pthread_mutex_init(&cpu->lock, NULL);
     pthread_cond_init(&cpu->wake, NULL);
     pthread_cond_init(&cpu->progress, NULL);
-    enum mf_status status = mf_host_context_open("mf-cpu", threads, &cpu->context);
+    mf_host_cores_find(&cpu->cores);
+    threads = threads > 0 ? threads : cpu->cores.count;
+    enum mf_status status = mf_host_context_open_on("mf-cpu", threads, &cpu->cores, &cpu->context);
     if (status == MF_STATUS_OK) {
         status = mf_host_pool_start(&cpu->thread, "mf-cpu", run_lane, cpu);
         cpu->open = status == MF_STATUS_OK;

@@ -13,10 +13,16 @@
 /* Elements of one chunk: about 10 microseconds of work, well above the cost of handing it out. */
 #define CHUNK_ELEMENTS 16384
 
-enum mf_status mf_host_context_open(const char *name, int32_t threads, struct mf_host_context *out)
+enum mf_status mf_host_context_open_on(const char *name, int32_t threads,
+                                       const struct mf_host_cores *own, struct mf_host_context *out)
 {
     memset(out, 0, sizeof(*out));
-    return mf_host_pool_open(name, threads, &out->pool);
+    return mf_host_pool_open(name, threads, own, &out->pool);
+}
+
+enum mf_status mf_host_context_open(const char *name, int32_t threads, struct mf_host_context *out)
+{
+    return mf_host_context_open_on(name, threads, NULL, out);
 }
 
 static void drop_scratch(struct mf_host_context *context)

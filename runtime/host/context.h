@@ -31,6 +31,10 @@ struct mf_host_piece {
 
 enum mf_status mf_host_context_open(const char *name, int32_t threads,
                                     struct mf_host_context *out) MF_MUST_USE;
+/* For a lane that has cores to itself; `own` as in mf_host_pool_open. */
+enum mf_status mf_host_context_open_on(const char *name, int32_t threads,
+                                       const struct mf_host_cores *own,
+                                       struct mf_host_context *out) MF_MUST_USE;
 void mf_host_context_close(struct mf_host_context *context);
 /* All scratch of one kernel at once; what an earlier call gave is gone. */
 enum mf_status mf_host_context_scratch(struct mf_host_context *context,

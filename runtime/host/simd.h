@@ -3,9 +3,10 @@
  * nothing but the element.
  *
  * What: MF_HOST_SIMD makes `name` from the always-inline `name_body`, for the baseline, AVX2
- *   and AVX-512, chosen when called. All give the same bits: every operation is a single IEEE
- *   operation on each element (no contraction), and sums go through MF_HOST_LANES fixed lanes.
- * Who calls it: the kernels of the host device. Memory: none. Thread: any. Fails: no.
+ *   and AVX-512, chosen from a table when called. All give the same bits: every operation is a
+ *   single IEEE operation on each element (no contraction), and sums go through MF_HOST_LANES
+ *   fixed lanes. Who calls it: the kernels of the host device. Memory: none. Thread: any. Fails:
+ *   no.
  */
 #ifndef MF_RUNTIME_HOST_SIMD_H
 #define MF_RUNTIME_HOST_SIMD_H
@@ -16,10 +17,22 @@
 
 #define MF_HOST_INLINE static inline __attribute__((always_inline))
 
+enum mf_host_simd_level {
+    MF_HOST_SIMD_BASELINE,
+    MF_HOST_SIMD_AVX2,
+    MF_HOST_SIMD_AVX512,
+    MF_HOST_SIMD_COUNT
+};
+
+/* The path that this CPU takes. */
+enum mf_host_simd_level mf_host_simd_level(void);
+/* No path above `level` is taken from now on: for tests, which compare the paths. */
+void mf_host_simd_limit(enum mf_host_simd_level level);
+
 #if defined(__x86_64__)
 #define MF_HOST_WIDE "avx512f,avx512bw,avx512dq,avx512vl"
 #define MF_HOST_SIMD(name, parameters, arguments)                                                  \
-    __attribute__((target(MF_HOST_WIDE))) static void name##_avx512 parameters                     \
+    static void name##_baseline parameters                                                         \
     {                                                                                              \
         name##_body arguments;                                                                     \
     }                                                                                              \
@@ -27,36 +40,16 @@
     {                                                                                              \
         name##_body arguments;                                                                     \
     }                                                                                              \
-    static void name##_baseline parameters                                                         \
+    __attribute__((target(MF_HOST_WIDE))) static void name##_avx512 parameters                     \
     {                                                                                              \
         name##_body arguments;                                                                     \
     }                                                                                              \
     static void name parameters                                                                    \
     {                                                                                              \
-        switch (mf_host_simd_level()) {                                                            \
-        case MF_HOST_SIMD_AVX512:                                                                  \
-            name##_avx512 arguments;                                                               \
-            break;                                                                                 \
-        case MF_HOST_SIMD_AVX2:                                                                    \
-            name##_avx2 arguments;                                                                 \
-            break;                                                                                 \
-        case MF_HOST_SIMD_BASELINE:                                                                \
-            name##_baseline arguments;                                                             \
-            break;                                                                                 \
-        }                                                                                          \
+        static void(*const paths[MF_HOST_SIMD_COUNT])                                              \
+            parameters = {name##_baseline, name##_avx2, name##_avx512};                            \
+        paths[mf_host_simd_level()] arguments;                                                     \
     }
-
-enum mf_host_simd_level { MF_HOST_SIMD_BASELINE, MF_HOST_SIMD_AVX2, MF_HOST_SIMD_AVX512 };
-
-/* What this CPU can do; a few loads from what the compiler's library found out at start. */
-static inline enum mf_host_simd_level mf_host_simd_level(void)
-{
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl")) {
-        return MF_HOST_SIMD_AVX512;
-    }
-    return __builtin_cpu_supports("avx2") ? MF_HOST_SIMD_AVX2 : MF_HOST_SIMD_BASELINE;
-}
 #else
 #define MF_HOST_SIMD(name, parameters, arguments)                                                  \
     static void name parameters                                                                    \

