@@ -1,6 +1,8 @@
 /* What the CPU lane runs: sums of gradients, the norm in its fixed order, clipping, AdamW against
  * PyTorch's formula in double. kernel_bench.h checks that bits depend on nothing else. */
 #include "kernel_bench.h"
+#include "runtime/host/adamw.h"
+#include "runtime/host/simd.h"
 
 static void test_accumulate(void **state)
 {
@@ -200,12 +202,154 @@ static void test_adamw_skipped(void **state)
     bench_reset(&bench);
 }
 
+/* ---- every vector path has the bits of plain scalar code ---- */
+
+#define SCALAR __attribute__((noinline)) /* one element a call: nothing to make vectors of */
+#define PATH_COUNT 5003
+
+static SCALAR void scalar_adamw(const struct mf_adamw_scalars *s, float decay, float gradient,
+                                float *master, float *m, float *v)
+{
+    mf_adamw_element(s, decay, gradient, master, m, v);
+}
+
+static SCALAR float scalar_add(float a, float b)
+{
+    return a + b;
+}
+
+/* Of every kind: normal, denormal, zero, huge, infinite, NaN. */
+static float special(void)
+{
+    const uint32_t kinds[] = {0x00000000, 0x80000000, 0x00000001, 0x807fffff, 0x00800000,
+                              0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000, 0x7fc00000,
+                              0x7f800001, 0x7fffffff, 0x3f808000, 0x3f807fff, 0x0d800000};
+    uint64_t kind = harness_random_below(64);
+    uint32_t bits = kind < sizeof(kinds) / sizeof(kinds[0]) ? kinds[kind]
+                    : kind < 20 ? (uint32_t)harness_random_below(UINT64_C(1) << 32)
+                                : 0;
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return kind < 20 ? value : (float)harness_random_between(-2, 2);
+}
+
+/* The same bits, or both NaN: which NaN comes out of two is left to the processor. */
+static void assert_same_float(float actual, float expected)
+{
+    if (!isnan(expected) || !isnan(actual)) {
+        assert_memory_equal(&actual, &expected, sizeof(actual));
+    }
+}
+
+struct path_data {
+    uint16_t gradient[PATH_COUNT];
+    float gradient32[PATH_COUNT];
+    float sum[PATH_COUNT];
+    float state[3 * PATH_COUNT];
+    uint16_t weight[PATH_COUNT];
+};
+
+static void fill_paths(struct path_data *data)
+{
+    for (int at = 0; at < PATH_COUNT; at++) {
+        data->gradient[at] = mf_bf16_from_float(special());
+        data->gradient32[at] = special();
+        data->sum[at] = special();
+        data->weight[at] = 0x5555;
+    }
+    for (int at = 0; at < 3 * PATH_COUNT; at++) {
+        data->state[at] = special();
+    }
+}
+
+static const struct mf_control path_control = {.learning_rate = 1e-3,
+                                               .beta1 = 0.9,
+                                               .beta2 = 0.999,
+                                               .eps = 1e-8,
+                                               .weight_decay = 0.1,
+                                               .step = 7,
+                                               .gradient_scale = 0.37};
+
+/* Elements from `n` on must stay as they were. */
+static void check_adamw_path(struct mf_host_context *context, const struct path_data *before,
+                             int64_t n, bool fp32)
+{
+    static struct path_data now;
+    struct mf_control control = path_control;
+    struct mf_adamw_scalars scalars = mf_adamw_prepare(&control);
+    int64_t border = n / 3;
+    now = *before;
+    struct mf_kernel_call call = {
+        .kernel = MF_KERNEL_ADAMW,
+        .shape = {.n = n,
+                  .k = border,
+                  .flags = MF_SHAPE_DECAY_FIRST | (fp32 ? MF_SHAPE_GRADIENT_FP32 : 0)},
+        .operands = {{.pointer = fp32 ? (void *)now.gradient32 : (void *)now.gradient},
+                     {.pointer = now.state},
+                     {.pointer = now.weight},
+                     {.pointer = &control}}};
+    assert_ok(mf_host_kernels_run(context, &call));
+    for (int64_t at = 0; at < n; at++) {
+        float master = before->state[at];
+        float m = before->state[n + at];
+        float v = before->state[2 * n + at];
+        float gradient = fp32 ? before->gradient32[at] : mf_bf16_to_float(before->gradient[at]);
+        scalar_adamw(&scalars, at < border ? scalars.decay : 1.0f, gradient, &master, &m, &v);
+        assert_same_float(now.state[at], master);
+        assert_same_float(now.state[n + at], m);
+        assert_same_float(now.state[2 * n + at], v);
+        assert_same_float(mf_bf16_to_float(now.weight[at]),
+                          mf_bf16_to_float(mf_bf16_from_float(master)));
+    }
+    assert_memory_equal(now.state + 3 * n, before->state + 3 * n,
+                        (size_t)(PATH_COUNT - n) * 3 * sizeof(float));
+    assert_memory_equal(now.weight + n, before->weight + n, (size_t)(PATH_COUNT - n) * 2);
+}
+
+static void check_accumulate_path(struct mf_host_context *context, const struct path_data *before,
+                                  int64_t n, bool first)
+{
+    static struct path_data now;
+    now = *before;
+    struct mf_kernel_call call = {.kernel = MF_KERNEL_GRADIENT_ACCUMULATE,
+                                  .shape = {.n = n, .flags = first ? MF_SHAPE_FIRST_MICRO : 0},
+                                  .operands = {{.pointer = now.gradient}, {.pointer = now.sum}}};
+    assert_ok(mf_host_kernels_run(context, &call));
+    for (int64_t at = 0; at < n; at++) {
+        float value = mf_bf16_to_float(before->gradient[at]);
+        assert_same_float(now.sum[at], first ? value : scalar_add(before->sum[at], value));
+    }
+    assert_memory_equal(now.sum + n, before->sum + n, (size_t)(PATH_COUNT - n) * sizeof(float));
+}
+
+static void test_paths(void **state)
+{
+    (void)state;
+    static struct path_data data;
+    struct mf_host_context context;
+    enum mf_host_simd_level best = mf_host_simd_level();
+    fill_paths(&data);
+    assert_ok(mf_host_context_open("test", 2, &context));
+    for (int level = 0; level <= (int)best; level++) {
+        mf_host_simd_limit((enum mf_host_simd_level)level);
+        assert_int_equal(mf_host_simd_level(), level);
+        for (int64_t n = 0; n <= PATH_COUNT; n += n < 200 ? 1 : 1601) {
+            for (int flag = 0; flag < 2; flag++) {
+                check_adamw_path(&context, &data, n, flag == 1);
+                check_accumulate_path(&context, &data, n, flag == 1);
+            }
+        }
+    }
+    mf_host_simd_limit(MF_HOST_SIMD_COUNT - 1);
+    mf_host_context_close(&context);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accumulate),    cmocka_unit_test(test_norm),
         cmocka_unit_test(test_clip),          cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_adamw_skipped),
+        cmocka_unit_test(test_adamw_skipped), cmocka_unit_test(test_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
