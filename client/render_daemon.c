@@ -42,6 +42,9 @@ void mf_render_daemon_status(const struct mf_render *render,
     mf_render_fact(render, "device", "%s of %s reserved",
                    mf_format_bytes(status->device_reserved_bytes, a),
                    mf_format_bytes(status->device_memory_bytes, b));
+    if (status->no_gpu[0] != '\0') {
+        mf_render_fact(render, "", "no GPU is used: %s", status->no_gpu);
+    }
     mf_render_fact(render, "host", "%s of %s reserved",
                    mf_format_bytes(status->host_reserved_bytes, a),
                    mf_format_bytes(status->host_memory_bytes, b));

@@ -92,7 +92,7 @@ static enum mf_status open_all(struct daemon *daemon)
     service->request_shutdown = request_shutdown;
     MF_TRY(mf_startup_home(&service->config));
     MF_TRY(mf_startup_store(&service->config, &service->store));
-    MF_TRY(mf_startup_worker(&service->config, &service->worker));
+    MF_TRY(mf_startup_worker(service));
     mf_startup_hardware(service);
     service->tune = mf_tune_open(service);
     service->unit_times = mf_unit_times_open();

@@ -31,6 +31,7 @@ struct mf_service {
     pthread_mutex_t hardware_lock; /* guards `hardware`: measuring refines its rates */
     struct mf_hardware hardware;
     int64_t started_unix_s;
+    char no_gpu[512];    /* why no GPU is used; "" = one is */
     const char *address; /* what it listens on, for messages */
     void (*request_shutdown)(struct mf_service *service, bool force);
 };

@@ -25,6 +25,7 @@ static enum mf_status get_hardware(struct mf_service *service, struct mf_rpc_cal
     Memferry__V1__GetHardwareResponse *out = MF_SERVICE_TABLE_NEW(
         arena, Memferry__V1__GetHardwareResponse, MEMFERRY__V1__GET_HARDWARE_RESPONSE__INIT);
     out->hardware = mf_convert_hardware(&hardware, device, arena);
+    out->no_gpu = mf_arena_string(arena, service->no_gpu);
     *reply = &out->base;
     return MF_STATUS_OK;
 }
@@ -61,6 +62,7 @@ static enum mf_status get_status(struct mf_service *service, struct mf_rpc_call 
     }
     out->measurement_count = profile.count;
     out->working_on = mf_arena_string(arena, doing);
+    out->no_gpu = mf_arena_string(arena, service->no_gpu);
     mf_profile_reset(&profile);
     *reply = &out->base;
     return MF_STATUS_OK;

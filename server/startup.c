@@ -39,8 +39,9 @@ enum mf_status mf_startup_store(const struct mf_config *config, struct mf_store 
     return status == MF_STATUS_OK ? status : mf_status_context(status, "the store %s", path);
 }
 
-enum mf_status mf_startup_worker(const struct mf_config *config, struct mf_device_worker **out)
+enum mf_status mf_startup_worker(struct mf_service *service)
 {
+    const struct mf_config *config = &service->config;
     const struct mf_device_options options = {
         .memory_bytes = config->device_memory,
         .h2d_bytes_per_s = (double)config->emulate_h2d,
@@ -48,19 +49,22 @@ enum mf_status mf_startup_worker(const struct mf_config *config, struct mf_devic
         .threads = config->threads,
         .index = config->device_index,
     };
-    const struct mf_device_interface *interface = mf_device_host();
+    (void)snprintf(service->no_gpu, sizeof(service->no_gpu), "the setting device is host");
     if (config->device != MF_CONFIG_DEVICE_HOST) {
         const struct mf_device_interface *cuda = NULL;
         enum mf_status status = mf_device_cuda(&cuda);
         if (status == MF_STATUS_OK) {
-            status = mf_device_worker_open(cuda, &options, out);
+            status = mf_device_worker_open(cuda, &options, &service->worker);
         }
-        if (status == MF_STATUS_OK || config->device == MF_CONFIG_DEVICE_CUDA) {
+        bool opened = status == MF_STATUS_OK;
+        (void)snprintf(service->no_gpu, sizeof(service->no_gpu), "%.500s",
+                       opened ? "" : mf_status_text());
+        if (opened || config->device == MF_CONFIG_DEVICE_CUDA) {
             return status;
         }
-        mf_log_info("no GPU is used: %s", mf_status_text());
+        mf_log_info("no GPU is used: %s", service->no_gpu);
     }
-    return mf_device_worker_open(interface, &options, out);
+    return mf_device_worker_open(mf_device_host(), &options, &service->worker);
 }
 
 /* Whether a stored hardware is this machine, and was measured. */

@@ -12,9 +12,9 @@
 /* Makes the home folder, mode 0700, with its parents. */
 enum mf_status mf_startup_home(const struct mf_config *config) MF_MUST_USE;
 enum mf_status mf_startup_store(const struct mf_config *config, struct mf_store **out) MF_MUST_USE;
-/* The device that the settings name; auto is cuda where there is one. */
-enum mf_status mf_startup_worker(const struct mf_config *config,
-                                 struct mf_device_worker **out) MF_MUST_USE;
+/* Opens the worker of the device that the settings name; auto is cuda where there is one. Without a
+ * GPU service->no_gpu says why. */
+enum mf_status mf_startup_worker(struct mf_service *service) MF_MUST_USE;
 /* Fills service->hardware, with the rates that the store remembers of this machine. */
 void mf_startup_hardware(struct mf_service *service);
 /* Measures the rates when nobody did; after mf_tune_open(). */
