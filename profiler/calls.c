@@ -18,15 +18,14 @@ static int64_t align(int64_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static int64_t rotated_bytes(enum mf_lane lane, int64_t cpu_bytes_max)
+static int64_t rotated_bytes(enum mf_lane lane)
 {
     int64_t cache = lane == MF_LANE_CPU ? 4 * (int64_t)sysconf(_SC_LEVEL3_CACHE_SIZE) : 0;
-    int64_t most = cpu_bytes_max > 0 ? cpu_bytes_max : CPU_PARAMETER_BYTES_MAX;
-    cache = cache < most ? cache : most;
+    cache = cache < CPU_PARAMETER_BYTES_MAX ? cache : CPU_PARAMETER_BYTES_MAX;
     return cache > PARAMETER_BYTES ? cache : PARAMETER_BYTES;
 }
 
-enum mf_status mf_calls_plan(const struct mf_signature *signature, int64_t cpu_bytes_max,
+enum mf_status mf_calls_plan(const struct mf_signature *signature, int64_t rotated_bytes_max,
                              struct mf_calls *out)
 {
     int64_t parameters = 0;
@@ -47,7 +46,8 @@ enum mf_status mf_calls_plan(const struct mf_signature *signature, int64_t cpu_b
         *(need->parameter ? &rotated[need->host] : &others[need->host]) += bytes;
         largest = !need->host && bytes > largest ? bytes : largest;
     }
-    int64_t wanted = rotated_bytes(signature->lane, cpu_bytes_max);
+    int64_t wanted = rotated_bytes(signature->lane);
+    wanted = rotated_bytes_max > 0 && wanted > rotated_bytes_max ? rotated_bytes_max : wanted;
     int64_t copies = parameters > 0 ? wanted / parameters + 1 : 1;
     out->count = (int32_t)(copies < MF_CALLS_COPIES_MAX ? copies : MF_CALLS_COPIES_MAX);
     out->device_bytes = others[0] + rotated[0] * out->count;
@@ -82,6 +82,9 @@ static enum mf_status fill_on_device(const struct mf_device_interface *interface
                                      const struct mf_calls *calls, int index, char *to)
 {
     const struct mf_operands_need *need = &calls->needs[index];
+    if (need->content == MF_OPERANDS_ZERO) {
+        return MF_STATUS_OK; /* written before it is read, or only copied */
+    }
     char *staging = (char *)scratch->host + calls->staging_offset;
     int64_t piece = need->bytes < calls->staging_bytes ? need->bytes : calls->staging_bytes;
     mf_operands_fill(&calls->signature, need, staging, piece);

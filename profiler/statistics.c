@@ -18,6 +18,12 @@ double mf_statistics_median(double *values, int32_t count)
     return count % 2 == 1 ? upper : (values[count / 2 - 1] + upper) / 2;
 }
 
+double mf_statistics_low(double *values, int32_t count)
+{
+    qsort(values, (size_t)count, sizeof(*values), compare);
+    return values[count / 4];
+}
+
 double mf_statistics_spread(double *values, int32_t count, double median)
 {
     for (int32_t i = 0; i < count; i++) {
