@@ -2,7 +2,8 @@
  * The result never depends on the plan: random plans of tiny models give the same bits as the
  * resident one, for losses, norms, an evaluation in between and all parameters after five steps,
  * with and without accumulation and clipping; with delays on every lane, step by step or as whole
- * steps, and after a move of all state into another plan in between.
+ * steps, and after a move of all state into another plan in between. Where plans use other matrix
+ * kernels (same_kernels), within stated bounds instead.
  */
 #define HARNESS_TIMEOUT_S 1500
 #define HARNESS_THREADS
@@ -10,6 +11,7 @@
 #include "tests/harness.h"
 #include "tests/test_device.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,13 +221,44 @@ static void explain(const struct mf_model *model, const struct mf_plan *plan)
     print_message("  %d of %d blocks deferred\n", plan->deferred_blocks, plan->block_count);
 }
 
+/* Whether all plans use the same matrix kernels. Weights that a GPU reads in place are multiplied
+ * by kernels of their own unless MEMFERRY_DIRECT is "plain". */
+static bool same_kernels(void)
+{
+    const char *direct = getenv("MEMFERRY_DIRECT");
+    return test_device() == mf_device_host() || (direct != NULL && strcmp(direct, "plain") == 0);
+}
+
+static bool same_bits(const struct outcome *reference, const struct outcome *found)
+{
+    return memcmp(reference->loss, found->loss, sizeof(found->loss)) == 0 &&
+           memcmp(reference->norm, found->norm, sizeof(found->norm)) == 0 &&
+           reference->evaluation == found->evaluation &&
+           memcmp(reference->parameters, found->parameters, found->count * sizeof(float)) == 0;
+}
+
+/* Other orders of fp32 sums: rounding at the first step, which the four that follow amplify at this
+ * learning rate; parameters that moved alike. */
+static bool alike(const struct outcome *reference, const struct outcome *found)
+{
+    double difference = 0;
+    double square = 1e-30;
+    for (size_t i = 0; i < found->count; i++) {
+        double apart = (double)found->parameters[i] - (double)reference->parameters[i];
+        difference += apart * apart;
+        square += (double)reference->parameters[i] * (double)reference->parameters[i];
+    }
+    return fabs(found->loss[0] - reference->loss[0]) <= 1e-3 &&
+           fabs(found->norm[0] - reference->norm[0]) <= 2e-2 * reference->norm[0] &&
+           fabs(found->loss[STEPS - 1] - reference->loss[STEPS - 1]) <= 0.1 &&
+           fabs(found->evaluation - reference->evaluation) <= 2e-2 * reference->evaluation &&
+           sqrt(difference / square) <= 0.2;
+}
+
 static void compare(const struct mf_model *model, const struct mf_plan *plan, uint64_t seed,
                     const struct outcome *reference, const struct outcome *found)
 {
-    bool same = memcmp(reference->loss, found->loss, sizeof(found->loss)) == 0 &&
-                memcmp(reference->norm, found->norm, sizeof(found->norm)) == 0 &&
-                reference->evaluation == found->evaluation &&
-                memcmp(reference->parameters, found->parameters, found->count * sizeof(float)) == 0;
+    bool same = same_kernels() ? same_bits(reference, found) : alike(reference, found);
     if (!same) {
         print_message("plan of seed %llu differs:\n", (unsigned long long)seed);
         explain(model, plan);

@@ -49,10 +49,14 @@ sanitize)
     run cuda_device "$bundle/tests/gpu_cuda_device"
     run cuda_trace "$bundle/tests/gpu_cuda_trace"
     run cuda_kernels "$bundle/tests/gpu_cuda_kernels"
+    run cuda_direct "$bundle/tests/gpu_cuda_direct"
+    grep -hE 'worst differences|in place' "${OUT:-/tmp}/cuda_direct.log"
     if [ "$what" = all ]; then
         export MEMFERRY_TEST_DEVICE=cuda
         run cuda_reference "$bundle/tests/oracle_reference"
-        run cuda_plans "$bundle/tests/exact_plans"
+        # Bits where all plans use the same matrix kernels, bounds where direct reads have their own.
+        MEMFERRY_DIRECT=plain run cuda_plans "$bundle/tests/exact_plans"
+        run cuda_plans_direct "$bundle/tests/exact_plans"
         grep -hE 'logits|10 steps' "${OUT:-/tmp}/cuda_reference.log"
     fi
     ;;
