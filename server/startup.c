@@ -139,11 +139,18 @@ void mf_startup_rates(struct mf_service *service)
         if (mf_store_hardware_put(service->store, &service->hardware) != MF_STATUS_OK) {
             mf_log_warn("the hardware is not kept: %s", mf_status_text());
         }
-        return;
+    } else {
+        mf_log_info("measuring the machine's rates");
+        if (mf_tune_measure_rates(service, PROBE_SECONDS) != MF_STATUS_OK) {
+            mf_log_warn("the machine's rates are not known, plans rest on cautious guesses: %s",
+                        mf_status_text());
+            return;
+        }
     }
-    mf_log_info("measuring the machine's rates");
-    if (mf_tune_measure_rates(service, PROBE_SECONDS) != MF_STATUS_OK) {
-        mf_log_warn("the machine's rates are not known, plans rest on cautious guesses: %s",
-                    mf_status_text());
+    if (!service->hardware.contention.measured) {
+        mf_log_info("measuring what the machine's lanes cost each other");
+        if (mf_tune_measure_contention(service) != MF_STATUS_OK) {
+            mf_log_warn("what lanes cost each other is assumed: %s", mf_status_text());
+        }
     }
 }

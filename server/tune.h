@@ -82,5 +82,8 @@ enum mf_status mf_tune_profile_forget(struct mf_service *service,
                                       const char *fingerprint) MF_MUST_USE;
 /* The rates of the machine, into service->hardware and the store. */
 enum mf_status mf_tune_measure_rates(struct mf_service *service, double seconds_max) MF_MUST_USE;
+/* What lanes cost each other, likewise. MF_STATUS_DEADLINE: the machine was too busy; what is known
+ * stays. Holds the device for a second or two. */
+enum mf_status mf_tune_measure_contention(struct mf_service *service) MF_MUST_USE;
 
 #endif

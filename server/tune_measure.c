@@ -17,6 +17,9 @@
 #define UNSURE_NS 20000.0
 /* Operands in host memory make no kernel faster: the plain one was disturbed. */
 #define UNSURE_TWIN 0.97
+/* Lanes side by side, with the filling of some hundred MB of operands. */
+#define CONTENTION_SECONDS_GPU 2.0
+#define CONTENTION_SECONDS_HOST 1.0
 #define BUSY_NS 20000000 /* between two tries to post to a full queue */
 
 double mf_tune_measure_clock(void)
@@ -149,6 +152,25 @@ static enum mf_status check(const struct session *session)
                : MF_STATUS_OK;
 }
 
+/* Part of no profile, but of what a profile is for. A failure costs precision only. */
+static void measure_machine(const struct session *session)
+{
+    const struct mf_tune_request *request = session->request;
+    struct mf_hardware hardware;
+    mf_tune_hardware(session->service, &hardware);
+    if (session->total == 0 || (hardware.contention.measured && !request->measure_again)) {
+        return;
+    }
+    if (request->progress != NULL) {
+        char what[MF_DEVICE_WHAT_MAX];
+        (void)snprintf(what, sizeof(what), "measuring 1/%d: lanes side by side", session->total);
+        request->progress(request->context, what, 0);
+    }
+    if (mf_tune_measure_contention(session->service) != MF_STATUS_OK) {
+        mf_log_warn("what lanes cost each other is assumed: %s", mf_status_text());
+    }
+}
+
 static enum mf_status measure_all(struct session *session, const struct mf_signature *signatures)
 {
     for (int32_t i = 0; i < session->total; i++) {
@@ -224,6 +246,7 @@ enum mf_status mf_tune_measure(struct mf_service *service, const struct mf_tune_
     session.total = request->measure_again ? *needed : keep_missing(service, signatures, *needed);
     session.learnt = session.started;
     mf_profile_init(&session.fresh);
+    measure_machine(&session);
     enum mf_status status = measure_all(&session, signatures);
     if (status == MF_STATUS_OK) {
         status = look_again(&session, signatures);
@@ -251,9 +274,9 @@ enum mf_status mf_tune_measure(struct mf_service *service, const struct mf_tune_
     return status == MF_STATUS_OK ? status : mf_status_restore(&error);
 }
 
-/* ---- the machine's rates ---- */
+/* ---- the machine ---- */
 
-struct rates_job {
+struct machine_job {
     struct mf_hardware hardware;
     struct mf_profile profile;
     double seconds_max;
@@ -264,29 +287,63 @@ struct rates_job {
 static void run_rates(const struct mf_device_interface *interface, struct mf_device *device,
                       void *context)
 {
-    struct rates_job *job = context;
+    struct machine_job *job = context;
     job->status =
         mf_measure_hardware(interface, device, job->seconds_max, &job->hardware, &job->profile);
     job->error = *mf_status_error();
 }
 
+static void run_contention(const struct mf_device_interface *interface, struct mf_device *device,
+                           void *context)
+{
+    struct machine_job *job = context;
+    job->status =
+        mf_measure_contention(interface, device, job->seconds_max, &job->hardware.contention);
+    job->error = *mf_status_error();
+}
+
+static enum mf_status call_machine(struct mf_service *service, const char *what, mf_device_job run,
+                                   struct machine_job *job)
+{
+    mf_tune_hardware(service, &job->hardware);
+    MF_TRY(call(service, NULL, what, run, job));
+    return job->status == MF_STATUS_OK ? MF_STATUS_OK : mf_status_restore(&job->error);
+}
+
+static void keep_hardware(struct mf_service *service, const struct mf_hardware *hardware)
+{
+    pthread_mutex_lock(&service->hardware_lock);
+    service->hardware = *hardware;
+    pthread_mutex_unlock(&service->hardware_lock);
+    if (mf_store_hardware_put(service->store, hardware) != MF_STATUS_OK) {
+        mf_log_warn("what was measured of the machine is not kept: %s", mf_status_text());
+    }
+}
+
 enum mf_status mf_tune_measure_rates(struct mf_service *service, double seconds_max)
 {
-    struct rates_job job = {.seconds_max = seconds_max};
-    mf_tune_hardware(service, &job.hardware);
+    struct machine_job job = {.seconds_max = seconds_max};
     mf_profile_init(&job.profile);
-    enum mf_status status = call(service, NULL, "measuring the machine", run_rates, &job);
-    status = status == MF_STATUS_OK ? job.status : status;
+    enum mf_status status = call_machine(service, "measuring the machine", run_rates, &job);
     if (status == MF_STATUS_OK) {
-        pthread_mutex_lock(&service->hardware_lock);
-        service->hardware = job.hardware;
-        pthread_mutex_unlock(&service->hardware_lock);
+        keep_hardware(service, &job.hardware);
         mf_tune_profile_learn(service, &job.profile);
-        if (mf_store_hardware_put(service->store, &job.hardware) != MF_STATUS_OK) {
-            mf_log_warn("the machine's rates are not kept: %s", mf_status_text());
-        }
     }
     mf_profile_reset(&job.profile);
-    return status == MF_STATUS_OK || job.status == MF_STATUS_OK ? status
-                                                                : mf_status_restore(&job.error);
+    return status;
+}
+
+enum mf_status mf_tune_measure_contention(struct mf_service *service)
+{
+    struct machine_job job = {0};
+    mf_tune_hardware(service, &job.hardware);
+    bool cuda = strcmp(job.hardware.devices[0].kind, "cuda") == 0;
+    job.seconds_max = cuda ? CONTENTION_SECONDS_GPU : CONTENTION_SECONDS_HOST;
+    MF_TRY(call_machine(service, "measuring lanes side by side", run_contention, &job));
+    if (!job.hardware.contention.measured) {
+        return mf_status_set(MF_STATUS_DEADLINE, "%.0f s were not enough on a machine this busy",
+                             job.seconds_max);
+    }
+    keep_hardware(service, &job.hardware);
+    return MF_STATUS_OK;
 }
