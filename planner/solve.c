@@ -237,7 +237,7 @@ enum mf_status mf_solve_predict(const struct mf_model *model, const struct mf_ha
         .task_count = step.task_count,
         .estimated_tasks = mf_cost_fill(hardware, profile, &step),
     };
-    mf_simulate(&step, &simulation, NULL);
+    mf_simulate(&step, &hardware->contention, &simulation, NULL);
     out->step_ns = simulation.step_ns;
     memcpy(out->lane_busy_ns, simulation.lane_busy_ns, sizeof(out->lane_busy_ns));
     out->stall_ns = simulation.step_ns - simulation.lane_busy_ns[MF_LANE_COMPUTE];

@@ -54,7 +54,7 @@ static enum mf_status measure(struct mf_solve_context *context, const struct mf_
     struct mf_span *spans = malloc(((size_t)step.task_count + 1) * sizeof(*spans));
     MF_ASSERT(spans != NULL);
     struct mf_simulation simulation;
-    mf_simulate(&step, &simulation, spans);
+    mf_simulate(&step, &context->request->hardware->contention, &simulation, spans);
     out->ns = simulation.step_ns;
     if (left > 0) {
         out->ns += left * marginal_ns(&step, spans);

@@ -124,6 +124,15 @@ static void add_read(const struct builder *builder, const struct mf_task *task, 
     work->read_in_backward |= !forward;
 }
 
+/* The first sum of a step only assigns; which one that is depends on the plan. */
+static double sum_cost(const struct builder *builder, enum mf_lane lane, int64_t size)
+{
+    struct mf_shape later = {.n = size};
+    struct mf_shape first = {.n = size, .flags = MF_SHAPE_FIRST_MICRO};
+    return fmin(cost(builder, lane, MF_KERNEL_GRADIENT_ACCUMULATE, later),
+                cost(builder, lane, MF_KERNEL_GRADIENT_ACCUMULATE, first));
+}
+
 /* A kernel that computes a panel of the gradient: what it costs, and what is done to the result
  * before the update. */
 static void add_gradient(const struct builder *builder, const struct mf_task *task)
@@ -134,10 +143,9 @@ static void add_gradient(const struct builder *builder, const struct mf_task *ta
     bool sums = mf_step_contributions(builder->model, builder->workload, owner) > 1;
     struct mf_shape host_shape = task->shape;
     host_shape.flags |= MF_SHAPE_OUTPUT_HOST;
-    struct mf_shape sum = {.n = size};
     double in_place = cost(builder, MF_LANE_COMPUTE, task->kernel, host_shape);
-    double by_device = cost(builder, MF_LANE_COMPUTE, MF_KERNEL_GRADIENT_ACCUMULATE, sum);
-    double by_cpu = cost(builder, MF_LANE_CPU, MF_KERNEL_GRADIENT_ACCUMULATE, sum);
+    double by_device = sum_cost(builder, MF_LANE_COMPUTE, size);
+    double by_cpu = sum_cost(builder, MF_LANE_CPU, size);
     double out = copy_cost(builder, MF_LANE_D2H, size * 2);
     for (int i = 0; i < MF_WORK_UPDATES; i++) {
         enum mf_gradient gradient = mf_work_updates[i].gradient;

@@ -73,7 +73,7 @@ static void predict(struct mf_session *session, struct snapshot *snapshot)
     (void)mf_cost_fill(&hardware, &profile, &snapshot->step);
     snapshot->predicted = calloc((size_t)snapshot->step.task_count, sizeof(struct mf_span));
     MF_ASSERT(snapshot->predicted != NULL);
-    mf_simulate(&snapshot->step, &simulation, snapshot->predicted);
+    mf_simulate(&snapshot->step, &hardware.contention, &simulation, snapshot->predicted);
     mf_profile_reset(&profile);
 }
 

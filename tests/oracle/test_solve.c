@@ -15,7 +15,8 @@
 
 #define MIB (1ll << 20)
 
-/* A machine on which the tiny models are torn between lanes: a slow link, a slow CPU. */
+/* A machine on which the tiny models are torn between lanes: a slow link, a slow CPU, and lanes
+ * that cost each other. */
 static struct mf_hardware machine(const char *kind)
 {
     struct mf_hardware hardware = {
@@ -31,6 +32,15 @@ static struct mf_hardware machine(const char *kind)
         .host_bytes_per_s = 2e9,
     };
     memcpy(hardware.devices[0].kind, kind, strlen(kind) + 1);
+    mf_hardware_assume(&hardware);
+    for (int lane = 0; lane < MF_LANE_COUNT; lane++) {
+        hardware.contention.gap_ns[lane] = 200;
+        hardware.contention.issue_ns[lane] = 500;
+        for (int to = 0; to < MF_LANE_COUNT; to++) {
+            hardware.contention.handover_ns[lane][to] = to == lane ? 0 : 1500;
+        }
+    }
+    hardware.contention.graph_ns = 10000;
     return hardware;
 }
 
@@ -49,7 +59,7 @@ static double time_of(const struct mf_model *model, const struct mf_hardware *ha
     struct mf_step_request run = mf_step_variant_request(plan, MF_STEP_RUN);
     assert_ok(mf_step_build(model, plan, &run, &step));
     (void)mf_cost_fill(hardware, NULL, &step);
-    mf_simulate(&step, &simulation, NULL);
+    mf_simulate(&step, &hardware->contention, &simulation, NULL);
     mf_step_reset(&step);
     return simulation.step_ns;
 }
@@ -264,7 +274,7 @@ static void visit(struct space *space, struct mf_plan *plan)
     assert_ok(mf_step_build(space->model, plan, &run, &step));
     if (step.space_bytes[MF_SPACE_DEVICE] <= space->budget) {
         (void)mf_cost_fill(space->hardware, NULL, &step);
-        mf_simulate(&step, &simulation, NULL);
+        mf_simulate(&step, &space->hardware->contention, &simulation, NULL);
         space->best = fmin(space->best, simulation.step_ns);
     }
     space->count++;

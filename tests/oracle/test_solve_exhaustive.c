@@ -90,7 +90,7 @@ static void measure(const struct instance *instance, const struct mf_plan *plan,
     struct mf_step_request run = mf_step_variant_request(plan, MF_STEP_RUN);
     assert_ok(mf_step_build(&instance->model, plan, &run, &step));
     (void)mf_cost_fill(&instance->hardware, NULL, &step);
-    mf_simulate(&step, &simulation, NULL);
+    mf_simulate(&step, &instance->hardware.contention, &simulation, NULL);
     *ns = simulation.step_ns;
     *bytes = step.space_bytes[MF_SPACE_DEVICE];
     mf_step_reset(&step);
