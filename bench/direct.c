@@ -1,7 +1,8 @@
 /*
  * Ways to multiply by a matrix that lives in host memory, beside the floor that link and compute
  * leave: resident, copied then multiplied, streamed in panels through a ring as the executor does,
- * and read in place by the matrix library. And an embedding table read in place beside a copy.
+ * and read in place, by the matrix library and by the direct kernel (bench-direct_tiles has more of
+ * it). And an embedding table read in place beside a copy.
  *   bench-direct [--device cuda|host] [--small] [--json FILE]
  * Times are medians on the host's clock of graphs of several products in a row, as in a step.
  */
@@ -35,6 +36,7 @@ typedef void (*way)(const struct size *size, int32_t *task);
 
 static const struct mf_device_interface *interface;
 static struct mf_device *device;
+static struct mf_device *plain_device; /* in place by the matrix library */
 static char *arena, *x, *y, *weight, *ring;
 static char *pinned; /* the weight or the table, then tokens, then samples */
 static char *tokens;
@@ -209,6 +211,15 @@ static double measure(way queue, const struct size *size, int count)
     return ns[REPEATS / 2];
 }
 
+static double measure_plain(const struct size *size)
+{
+    struct mf_device *kept = device;
+    device = plain_device;
+    double ns = measure(mapped, size, 0);
+    device = kept;
+    return ns;
+}
+
 /* The first bytes of y into sample `index`. */
 static const uint16_t *sample(int index)
 {
@@ -291,7 +302,7 @@ static void lay_out(const struct size *most)
 static void compare_products(const struct size *size, double link, json_t *rows)
 {
     double bytes = (double)(size->n * size->k * 2);
-    double ms[5];
+    double ms[6];
     CHECK(interface->begin(device, false));
     copy(MF_LANE_H2D, pinned, weight, size->n * size->k * 2, 0);
     CHECK(interface->sync(device));
@@ -301,20 +312,25 @@ static void compare_products(const struct size *size, double link, json_t *rows)
     ms[2] = measure(streamed, size, 0) / 1e6;
     double panels_apart = difference(right, sample(1));
     ms[3] = measure(streamed, size, 1) / 1e6;
-    ms[4] = measure(mapped, size, 0) / 1e6;
+    ms[4] = measure_plain(size) / 1e6;
     double mapped_apart = difference(right, sample(2));
+    ms[5] = measure(mapped, size, 0) / 1e6;
+    double direct_apart = difference(right, sample(3));
     double floor_ms = bytes / link * 1e3 > ms[0] ? bytes / link * 1e3 : ms[0];
-    printf(
-        "| %lld x %lld | %lld | %.3f | %.3f | %.3f | %.3f | %.3f | %.1f | %.3f | %.2f | %.2f |\n",
-        (long long)size->k, (long long)size->n, (long long)size->m, ms[0], ms[1], ms[2], ms[3],
-        ms[4], bytes / 1e6, floor_ms, ms[1] / floor_ms, ms[2] / floor_ms);
+    printf("| %lld x %lld | %lld | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.1f | %.3f | %.2f | "
+           "%.2f "
+           "| %.2f |\n",
+           (long long)size->k, (long long)size->n, (long long)size->m, ms[0], ms[1], ms[2], ms[3],
+           ms[4], ms[5], bytes / 1e6, floor_ms, ms[1] / floor_ms, ms[2] / floor_ms,
+           ms[5] / floor_ms);
     (void)fflush(stdout);
     json_array_append_new(
-        rows, json_pack("{sIsIsIsfsfsfsfsfsfsfsfsf}", "m", (json_int_t)size->m, "n",
+        rows, json_pack("{sIsIsIsfsfsfsfsfsfsfsfsfsfsf}", "m", (json_int_t)size->m, "n",
                         (json_int_t)size->n, "k", (json_int_t)size->k, "resident_ms", ms[0],
                         "copied_ms", ms[1], "streamed_ms", ms[2], "streamed_alone_ms", ms[3],
-                        "mapped_ms", ms[4], "weight_bytes", bytes, "floor_ms", floor_ms,
-                        "streamed_difference", panels_apart, "mapped_difference", mapped_apart));
+                        "mapped_ms", ms[4], "direct_ms", ms[5], "weight_bytes", bytes, "floor_ms",
+                        floor_ms, "streamed_difference", panels_apart, "mapped_difference",
+                        mapped_apart, "direct_difference", direct_apart));
 }
 
 static json_t *compare_embedding(double link)
@@ -340,10 +356,10 @@ static void compare_all(bool small, const char *json_path)
 {
     static const struct size large_weights[] = {{0, 4096, 4096}, {0, 14336, 4096}};
     static const struct size small_weights[] = {{0, 512, 512}};
-    static const int64_t large_rows[] = {256, 1024, 4096, 8192, 16384};
+    static const int64_t large_rows[] = {256, 512, 1024, 2048, 4096, 8192, 16384};
     const struct size *weights = small ? small_weights : large_weights;
     int weight_count = small ? 1 : 2;
-    int rows_count = small ? 1 : 5;
+    int rows_count = small ? 1 : 7;
     struct mf_hardware_device described;
     json_t *rows = json_array();
     CHECK(interface->describe(device, &described));
@@ -352,9 +368,10 @@ static void compare_all(bool small, const char *json_path)
            link / 1e9);
     printf(
         "| W (K x N) | M | resident ms | copy, then multiply | panels of %lld MiB | panels, alone "
-        "| mapped pointer | MB of W | floor | copy / floor | panels / floor |\n",
+        "| mapped pointer | direct kernel | MB of W | floor | copy / floor | panels / floor "
+        "| direct / floor |\n",
         PANEL_BYTES >> 20);
-    printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    printf("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for (int w = 0; w < weight_count; w++) {
         for (int r = 0; r < rows_count; r++) {
             struct size size = weights[w];
@@ -397,10 +414,14 @@ int main(int argc, char **argv)
     embedding_rows = small ? 1024 : 8192;
     CHECK(interface->open(&options, &device));
     CHECK(interface->prepare(device, TASKS));
+    (void)setenv("MEMFERRY_DIRECT", "plain", 1);
+    CHECK(interface->open(&options, &plain_device));
+    CHECK(interface->prepare(plain_device, TASKS));
     lay_out(&most);
     compare_all(small, json_path);
     interface->release(device, arena);
     interface->unmap_host(device, pinned);
     interface->close(device);
+    interface->close(plain_device);
     return 0;
 }
