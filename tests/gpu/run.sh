@@ -54,7 +54,7 @@ sanitize)
     if [ "$what" = all ]; then
         export MEMFERRY_TEST_DEVICE=cuda
         run cuda_reference "$bundle/tests/oracle_reference"
-        # Bits where all plans use the same matrix kernels, bounds where direct reads have their own.
+        # Bits where all plans use the same matrix kernels, bounds where direct ones take part.
         MEMFERRY_DIRECT=plain run cuda_plans "$bundle/tests/exact_plans"
         run cuda_plans_direct "$bundle/tests/exact_plans"
         grep -hE 'logits|10 steps' "${OUT:-/tmp}/cuda_reference.log"
