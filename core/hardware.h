@@ -31,7 +31,7 @@ struct mf_hardware_device {
     double copy_latency_ns; /* fixed cost of one copy */
     bool link_emulated;     /* rates are emulated: say so wherever they show */
     char driver[32];        /* "" on the host device */
-    char runtime[32];       /* CUDA or BLAS version */
+    char runtime[48];       /* CUDA or BLAS version */
 };
 
 struct mf_hardware {

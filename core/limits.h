@@ -37,9 +37,10 @@
 #define MF_STATUS_TEXT_MAX 1000 /* of an RPC; the whole trailer block must stay under 8 KiB */
 #define MF_SOCKET_PATH_MAX 107  /* sockaddr_un */
 #define MF_LEASE_SECONDS_DEFAULT 600
-#define MF_DEVICE_JOBS_MAX 256 /* jobs waiting for a device */
-#define MF_DEVICE_WHAT_MAX 160 /* what a job does, as text */
-#define MF_ROOTS_MAX 32        /* folders that clients may name */
+#define MF_DEVICE_JOBS_MAX 256      /* jobs waiting for a device */
+#define MF_DEVICE_WHAT_MAX 160      /* what a job does, as text */
+#define MF_DEVICE_ATTENTION_MAX 512 /* who computes attention, and why, as text */
+#define MF_ROOTS_MAX 32             /* folders that clients may name */
 #define MF_CONFIG_SETTINGS_MAX 32
 #define MF_PINS_MAX 256          /* of one request */
 #define MF_TUNE_SECONDS_MAX 3600 /* measuring for one request */

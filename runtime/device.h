@@ -20,7 +20,7 @@
 #include "core/kernel.h"
 #include "core/status.h"
 
-#define MF_DEVICE_ABI 3
+#define MF_DEVICE_ABI 4
 
 struct mf_device; /* each implementation's own */
 
@@ -94,6 +94,9 @@ struct mf_device_interface {
     /* How the last region of map_host lies, for people: "node 1, the GPU's, huge pages"; "" before
      * the first. May be NULL: nothing to say. */
     void (*host_memory)(struct mf_device *device, char *out, int32_t size);
+    /* Who computes attention and why, for people: "own kernels: they were written for this GPU".
+     * May be NULL: nobody but the device's own. */
+    void (*attention)(struct mf_device *device, char *out, int32_t size);
 };
 
 /* The device that runs on this machine's CPU cores. */

@@ -34,7 +34,17 @@ struct mf_device_worker {
     struct job jobs[MF_DEVICE_JOBS_MAX];
     char doing[MF_DEVICE_WHAT_MAX];
     char memory[128]; /* how pinned memory lies */
+    char attention[MF_DEVICE_ATTENTION_MAX];
 };
+
+/* Called with the lock, on the worker's thread. */
+static void note_attention(struct mf_device_worker *worker)
+{
+    if (worker->device != NULL && worker->interface->attention != NULL) {
+        worker->interface->attention(worker->device, worker->attention,
+                                     (int32_t)sizeof(worker->attention));
+    }
+}
 
 static void open_device(struct mf_device_worker *worker)
 {
@@ -55,6 +65,7 @@ static void open_device(struct mf_device_worker *worker)
     pthread_mutex_lock(&worker->lock);
     worker->error = *mf_status_error();
     worker->state = status == MF_STATUS_OK ? STATE_SERVING : STATE_FAILED;
+    note_attention(worker);
     pthread_cond_broadcast(&worker->finished);
     pthread_mutex_unlock(&worker->lock);
 }
@@ -89,6 +100,7 @@ static void *serve(void *context)
         job.run(worker->interface, worker->device, job.context);
         pthread_mutex_lock(&worker->lock);
         worker->doing[0] = 0;
+        note_attention(worker);
         if (job.done != NULL) {
             *job.done = true;
             pthread_cond_broadcast(&worker->finished);
@@ -228,6 +240,13 @@ void mf_device_worker_note_memory(struct mf_device_worker *worker)
     }
     pthread_mutex_lock(&worker->lock);
     memcpy(worker->memory, text, sizeof(worker->memory));
+    pthread_mutex_unlock(&worker->lock);
+}
+
+void mf_device_worker_attention(struct mf_device_worker *worker, char *out, size_t size)
+{
+    pthread_mutex_lock(&worker->lock);
+    (void)snprintf(out, size, "%s", worker->attention);
     pthread_mutex_unlock(&worker->lock);
 }
 

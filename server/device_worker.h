@@ -44,5 +44,7 @@ const char *mf_device_worker_pci_address(const struct mf_device_worker *worker);
 void mf_device_worker_note_memory(struct mf_device_worker *worker);
 /* Copies that, "" before any was pinned. */
 void mf_device_worker_memory(struct mf_device_worker *worker, char *out, size_t size);
+/* Copies what the device last said about who computes attention; "" when it does not say. */
+void mf_device_worker_attention(struct mf_device_worker *worker, char *out, size_t size);
 
 #endif

@@ -112,6 +112,16 @@ static void check_matrix(struct doctor *doctor)
         rate / 1e9);
 }
 
+static void check_attention(struct doctor *doctor)
+{
+    char text[MF_DEVICE_ATTENTION_MAX];
+    mf_device_worker_attention(doctor->service->worker, text, sizeof(text));
+    bool own = strncmp(text, "own", 3) == 0 || text[0] == 0;
+    value(doctor, "%s", own ? "own kernels" : "cuDNN");
+    say(doctor, MF_DOCTOR_GOOD, "%.300s",
+        text[0] != 0 ? text : "computed by the device's own kernels");
+}
+
 static void check_driver(struct doctor *doctor)
 {
     value(doctor, "%s", doctor->host ? "none in use" : doctor->device->driver);
@@ -395,6 +405,7 @@ int32_t mf_doctor_run(struct mf_service *service,
         {"driver", check_driver},
         {"CPU", check_cpu},
         {"matrix products", check_matrix},
+        {"attention", check_attention},
         {"link", check_link},
         {"CPU update", check_update},
         {"host memory", check_memory},

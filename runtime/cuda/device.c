@@ -195,6 +195,7 @@ static void read_driver(char *out, size_t size)
 static enum mf_status describe_gpu(struct mf_device *device, struct mf_hardware_device *out)
 {
     struct cudaDeviceProp properties;
+    char libraries[32] = "";
     MF_TRY(enter(device));
     cudaError_t error = cudaGetDeviceProperties(&properties, device->options.index);
     if (error != cudaSuccess) {
@@ -209,8 +210,9 @@ static enum mf_status describe_gpu(struct mf_device *device, struct mf_hardware_
     out->multiprocessors = properties.multiProcessorCount;
     out->compute_capability = properties.major * 10 + properties.minor;
     read_driver(out->driver, sizeof(out->driver));
-    snprintf(out->runtime, sizeof(out->runtime), "CUDA %d.%d, %.20s", CUDART_VERSION / 1000,
-             CUDART_VERSION % 1000 / 10, mf_cuda_lanes_version(device->lanes));
+    mf_cuda_lanes_version(device->lanes, libraries, sizeof(libraries));
+    snprintf(out->runtime, sizeof(out->runtime), "CUDA %d.%d, %s", CUDART_VERSION / 1000,
+             CUDART_VERSION % 1000 / 10, libraries);
     return MF_STATUS_OK;
 }
 
@@ -321,6 +323,11 @@ static const char *trace_method(struct mf_device *device)
     return mf_cuda_lanes_trace_method(device->lanes);
 }
 
+static void attention(struct mf_device *device, char *out, int32_t size)
+{
+    mf_cuda_lanes_attention(device->lanes, out, (size_t)size);
+}
+
 /* What runtime/device_cuda.c looks for. */
 __attribute__((visibility("default"))) const struct mf_device_interface *
     mf_device_cuda_entry(enum mf_status (*restore)(const struct mf_error *error));
@@ -349,6 +356,7 @@ const struct mf_device_interface *
         .span = span,
         .trace_method = trace_method,
         .pci_address = pci_address,
+        .attention = attention,
         .host_memory = host_memory,
     };
     restore_error = restore;

@@ -11,6 +11,7 @@
 #define MF_RUNTIME_CUDA_KERNELS_H
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/kernel.h"
@@ -20,11 +21,13 @@ extern "C" {
 #endif
 
 struct mf_cuda_blas;
+struct mf_cuda_cudnn;
 struct mf_cuda_direct;
 
 struct mf_cuda_context {
     cudaStream_t stream;
     struct mf_cuda_blas *blas;
+    struct mf_cuda_cudnn *cudnn; /* who computes attention */
     const struct mf_cuda_direct *direct;
     char *scratch; /* device memory, 256-byte aligned */
     int64_t scratch_bytes;
@@ -85,6 +88,11 @@ cudaError_t mf_cuda_attention_forward_load(int32_t shared_bytes);
 cudaError_t mf_cuda_attention_backward_tiles(const struct mf_cuda_context *context,
                                              const struct mf_kernel_call *call, const float *delta);
 cudaError_t mf_cuda_attention_backward_load(int32_t shared_bytes);
+
+/* cudnn_lse.cu: fp32[rows, heads] to fp32[sequences, heads, seq_len] (pack), or back */
+cudaError_t mf_cuda_cudnn_lse_reorder(cudaStream_t stream, const float *from, float *to,
+                                      const struct mf_shape *shape, bool pack);
+cudaError_t mf_cuda_cudnn_lse_load(void);
 
 /* head.cu: `logits` is fp32[rows, n], dense, of rows `first`.. of the call */
 cudaError_t mf_cuda_head_fold(const struct mf_cuda_context *context,

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -10,6 +11,7 @@
 #include "core/limits.h"
 #include "runtime/cuda/blas.h"
 #include "runtime/cuda/cpu.h"
+#include "runtime/cuda/cudnn.h"
 #include "runtime/cuda/direct.h"
 #include "runtime/cuda/linear.h"
 #include "runtime/cuda/run.h"
@@ -27,6 +29,7 @@ struct mf_cuda_lanes {
     cudaStream_t streams[STREAM_COUNT];
     struct mf_cuda_context context;
     struct mf_cuda_blas *blas;
+    struct mf_cuda_cudnn *cudnn;
     struct mf_cuda_direct direct;
     struct mf_cuda_cpu *cpu;
     wait_value_function wait_value; /* NULL: a small kernel waits instead */
@@ -119,6 +122,8 @@ static enum mf_status open_context(struct mf_cuda_lanes *lanes)
     context->direct = &lanes->direct;
     MF_TRY(mf_cuda_blas_open(drain, lanes, &lanes->blas));
     context->blas = lanes->blas;
+    MF_TRY(mf_cuda_cudnn_open(context, drain, lanes, &lanes->cudnn));
+    context->cudnn = lanes->cudnn;
     return MF_STATUS_OK;
 }
 
@@ -193,15 +198,23 @@ void mf_cuda_lanes_close(struct mf_cuda_lanes *lanes)
     if (lanes->base != NULL) {
         (void)cudaEventDestroy(lanes->base);
     }
+    mf_cuda_cudnn_close(lanes->cudnn);
     mf_cuda_blas_close(lanes->blas);
     (void)cudaFree(lanes->context.scratch);
     (void)cudaGetLastError();
     free(lanes);
 }
 
-const char *mf_cuda_lanes_version(const struct mf_cuda_lanes *lanes)
+void mf_cuda_lanes_version(const struct mf_cuda_lanes *lanes, char *out, size_t size)
 {
-    return mf_cuda_blas_version(lanes->blas);
+    const char *attention = mf_cuda_cudnn_version(lanes->cudnn);
+    (void)snprintf(out, size, "%s%s%s", mf_cuda_blas_version(lanes->blas),
+                   attention[0] != '\0' ? ", " : "", attention);
+}
+
+void mf_cuda_lanes_attention(const struct mf_cuda_lanes *lanes, char *out, size_t size)
+{
+    mf_cuda_cudnn_text(lanes->cudnn, out, size);
 }
 
 /* ---- room for graphs ---- */

@@ -38,7 +38,9 @@ enum mf_status mf_cuda_lanes_sync(struct mf_cuda_lanes *lanes) MF_MUST_USE;
 bool mf_cuda_lanes_span(struct mf_cuda_lanes *lanes, int32_t task, struct mf_device_span *out);
 /* See trace_method in runtime/device.h. */
 const char *mf_cuda_lanes_trace_method(struct mf_cuda_lanes *lanes);
-/* The matrix library's name and version; good while the lanes are open. */
-const char *mf_cuda_lanes_version(const struct mf_cuda_lanes *lanes);
+/* Names and versions of the libraries that compute: "cuBLASLt 13.1.0". */
+void mf_cuda_lanes_version(const struct mf_cuda_lanes *lanes, char *out, size_t size);
+/* Who computes attention, and why; for people. */
+void mf_cuda_lanes_attention(const struct mf_cuda_lanes *lanes, char *out, size_t size);
 
 #endif

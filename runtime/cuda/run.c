@@ -1,7 +1,11 @@
 /* The table of the CUDA device's kernels; see run.h. */
 #include "runtime/cuda/run.h"
 
+#include "runtime/cuda/cudnn.h"
 #include "runtime/cuda/linear.h"
+
+static enum mf_status run_attention(const struct mf_cuda_context *context,
+                                    const struct mf_kernel_call *call);
 
 static const struct {
     cudaError_t (*launch)(const struct mf_cuda_context *context, const struct mf_kernel_call *call);
@@ -23,8 +27,9 @@ static const struct {
     [MF_KERNEL_LINEAR_BACKWARD_WEIGHT] = {.product = mf_cuda_linear_backward_weight},
     [MF_KERNEL_ROPE_FORWARD] = {.launch = mf_cuda_elementwise_rope},
     [MF_KERNEL_ROPE_BACKWARD] = {.launch = mf_cuda_elementwise_rope},
-    [MF_KERNEL_ATTENTION_FORWARD] = {.launch = mf_cuda_attention_forward},
-    [MF_KERNEL_ATTENTION_BACKWARD] = {.launch = mf_cuda_attention_backward},
+    [MF_KERNEL_ATTENTION_FORWARD] = {.launch = mf_cuda_attention_forward, .product = run_attention},
+    [MF_KERNEL_ATTENTION_BACKWARD] = {.launch = mf_cuda_attention_backward,
+                                      .product = run_attention},
     [MF_KERNEL_GELU_FORWARD] = {.launch = mf_cuda_elementwise_gelu_forward},
     [MF_KERNEL_GELU_BACKWARD] = {.launch = mf_cuda_elementwise_gelu_backward},
     [MF_KERNEL_SWIGLU_FORWARD] = {.launch = mf_cuda_elementwise_swiglu_forward},
@@ -52,6 +57,13 @@ static enum mf_status launch(const struct mf_cuda_context *context,
                          "%s: no CUDA kernel takes this shape (rows %lld, n %lld, head_dim %d)",
                          mf_kernel_name(call->kernel), (long long)call->shape.rows,
                          (long long)call->shape.n, call->shape.head_dim);
+}
+
+/* cuDNN where it was chosen and takes the shape, else our own kernels. */
+static enum mf_status run_attention(const struct mf_cuda_context *context,
+                                    const struct mf_kernel_call *call)
+{
+    return mf_cuda_cudnn_run(context->cudnn, context, call) ? MF_STATUS_OK : launch(context, call);
 }
 
 enum mf_status mf_cuda_run(const struct mf_cuda_context *context, const struct mf_kernel_call *call)
@@ -89,7 +101,7 @@ enum mf_status mf_cuda_run_load(int32_t shared_bytes)
     static cudaError_t (*const loads[])(void) = {
         mf_cuda_elementwise_load, mf_cuda_embedding_load, mf_cuda_norm_load,
         mf_cuda_attention_load,   mf_cuda_head_load,      mf_cuda_update_load,
-        mf_cuda_product_load,
+        mf_cuda_product_load,     mf_cuda_cudnn_lse_load,
     };
     for (size_t index = 0; index < sizeof(loads) / sizeof(loads[0]); index++) {
         MF_TRY(mf_cuda_linear_check(loads[index](), "loading the kernels"));

@@ -49,6 +49,7 @@ HEADER_OWNERS = [
     ("openssl/*", ["core/hash.c", "server/listener*.c", "server/tls*.c"]),
     ("cuda*.h", ["runtime/cuda/*", "profiler/cupti_trace.c"]),
     ("cublas*.h", ["runtime/cuda/*"]),
+    ("cudnn*.h", ["runtime/cuda/cudnn*"]),
     ("nccl.h", ["runtime/cuda/*"]),
     ("ini.h", ["server/*", "client/*"]),
     ("protobuf-c/*", ["proto/*", "server/*", "client/*"]),
