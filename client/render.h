@@ -106,6 +106,8 @@ void mf_render_compare_diff(const struct mf_render *render, const Memferry__V1__
 json_t *mf_render_compare_diff_json(const Memferry__V1__Plan *a, const Memferry__V1__Plan *b);
 
 void mf_render_profile(const struct mf_render *render, const Memferry__V1__Profile *profile);
+void mf_render_contention(const struct mf_render *render,
+                          const Memferry__V1__Contention *contention);
 
 void mf_render_session(const struct mf_render *render, const Memferry__V1__Session *session);
 void mf_render_session_list(const struct mf_render *render, Memferry__V1__Session *const *sessions,

@@ -44,6 +44,29 @@ static void rows(struct mf_table *table, const Memferry__V1__Profile *profile)
     }
 }
 
+/* What the kernels stand for. */
+static void cover(const struct mf_render *render, const Memferry__V1__Profile *profile)
+{
+    int32_t reads = 0;
+    int32_t writes = 0;
+    int32_t cpu = 0;
+    int32_t copies = 0;
+    for (size_t i = 0; i < profile->n_measurements; i++) {
+        const Memferry__V1__Measurement *row = profile->measurements[i];
+        reads += strncmp(row->placement, "weight", 6) == 0;
+        writes += strncmp(row->placement, "output", 6) == 0;
+        cpu += strcmp(row->lane, "cpu") == 0;
+        copies += strcmp(row->kernel, "copy") == 0;
+    }
+    int32_t others = profile->measured_count - reads - writes - cpu - copies;
+    mf_render_fact(render, "units", "all %d%s", profile->unit_count,
+                   profile->complete ? ", in every placement" : "");
+    mf_render_fact(render, "kernels",
+                   "%d in device memory, %d reading weights in host memory, %d writing gradients "
+                   "there, %d on the CPU, %d copies",
+                   others, reads, writes, cpu, copies);
+}
+
 void mf_render_profile(const struct mf_render *render, const Memferry__V1__Profile *profile)
 {
     static const struct mf_table_column columns[] = {
@@ -57,6 +80,10 @@ void mf_render_profile(const struct mf_render *render, const Memferry__V1__Profi
     mf_render_fact(render, "measured", "%d of the %d kernels this model needs%s",
                    profile->measured_count, profile->needed_count,
                    profile->complete ? "" : "; the others are estimated");
+    cover(render, profile);
+    if (profile->seconds > 0) {
+        mf_render_fact(render, "took", "%.1f s", profile->seconds);
+    }
     if (profile->measured_at_unix_seconds > 0) {
         double age = (double)(render->now_unix_s - profile->measured_at_unix_seconds);
         mf_render_fact(render, "when", "%s ago, by %s", mf_render_age(age, text),
@@ -65,13 +92,15 @@ void mf_render_profile(const struct mf_render *render, const Memferry__V1__Profi
     if (profile->link_emulated) {
         mf_render_fact(render, "link", "its rate is emulated, not a real link's");
     }
-    if (profile->n_measurements == 0) {
-        return;
+    if (profile->n_measurements > 0) {
+        fputc('\n', render->out);
+        struct mf_table table;
+        mf_table_init(&table, columns, sizeof(columns) / sizeof(columns[0]));
+        rows(&table, profile);
+        mf_render_table(render, &table, "");
+        mf_table_reset(&table);
     }
-    fputc('\n', render->out);
-    struct mf_table table;
-    mf_table_init(&table, columns, sizeof(columns) / sizeof(columns[0]));
-    rows(&table, profile);
-    mf_render_table(render, &table, "");
-    mf_table_reset(&table);
+    if (profile->contention != NULL) {
+        mf_render_contention(render, profile->contention);
+    }
 }

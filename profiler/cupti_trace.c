@@ -1,14 +1,13 @@
-/* Activity records of CUPTI joined to tasks: see cupti_trace.h. The library is opened at run time,
- * so the module loads without it. */
+/* Activity records of CUPTI joined to tasks: see cupti_trace.h. */
 #include "profiler/cupti_trace.h"
 
 #include <cupti.h> /* types; the functions are looked up */
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "profiler/cupti_library.h"
 
 #define BUFFERS 12
 #define BUFFER_BYTES (1 << 20)
@@ -76,7 +75,6 @@ struct mf_cupti_trace {
 };
 
 static struct {
-    void *library;
 #define X(name) __typeof__(&(name)) name;
     FUNCTIONS(X)
 #undef X
@@ -97,35 +95,12 @@ static struct {
 
 static enum mf_status load(void)
 {
-    static const char *const folders[] = {"", "/usr/local/cuda/lib64/",
-                                          "/usr/local/cuda/extras/CUPTI/lib64/",
-                                          "/opt/cuda/extras/CUPTI/lib64/"};
-    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]) && cupti.library == NULL; i++) {
-        char path[128];
-        (void)snprintf(path, sizeof(path), "%slibcupti.so.%d", folders[i],
-                       CUPTI_API_VERSION / 10000);
-        cupti.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    }
-    if (cupti.library == NULL) {
-        return mf_status_set(MF_STATUS_UNSUPPORTED, "libcupti.so.%d not found",
-                             CUPTI_API_VERSION / 10000);
-    }
-    const struct {
-        const char *name;
-        void *to;
-    } functions[] = {
+    static const struct mf_cupti_library_function functions[] = {
 #define X(name) {#name, &cupti.name},
         FUNCTIONS(X)
 #undef X
     };
-    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-        void *function = dlsym(cupti.library, functions[i].name);
-        if (function == NULL) {
-            return mf_status_set(MF_STATUS_UNSUPPORTED, "CUPTI lacks %s", functions[i].name);
-        }
-        memcpy(functions[i].to, &function, sizeof(function)); /* no cast from data to function */
-    }
-    return MF_STATUS_OK;
+    return mf_cupti_library_load(functions, sizeof(functions) / sizeof(functions[0]));
 }
 
 static enum mf_status check(CUptiResult result, const char *what)

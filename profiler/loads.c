@@ -10,9 +10,10 @@
 #define SHRINKS_MAX 8
 #define SHRINK 4
 #define N_MIN 64 /* elements: what kernels for whole matrices still take */
-/* All sets together stay below about half of a small device. */
+/* All sets together stay below about half of a small device; pinning and filling takes time. */
 #define MEMORY_SHARE 16
-#define HOST_ROTATED_BYTES (8ll << 20)
+#define ROTATED_BYTES_HOST (8ll << 20)
+#define ROTATED_BYTES_GPU (512ll << 20)
 
 struct load {
     enum mf_lane lane;
@@ -122,8 +123,9 @@ enum mf_status mf_loads_open(const struct mf_device_interface *interface, struct
     *out = (struct mf_loads){.interface = interface, .device = device};
     MF_TRY(interface->describe(device, &described));
     out->cuda = strcmp(described.kind, "cuda") == 0;
-    int64_t most = described.memory_bytes / MEMORY_SHARE;
-    most = !out->cuda && most > HOST_ROTATED_BYTES ? HOST_ROTATED_BYTES : most;
+    int64_t share = described.memory_bytes / MEMORY_SHARE;
+    int64_t most = out->cuda ? ROTATED_BYTES_GPU : ROTATED_BYTES_HOST;
+    most = share < most ? share : most;
     out->sets = calloc(MF_LOADS_SETS, sizeof(*out->sets));
     MF_ASSERT(out->sets != NULL);
     MF_TRY(interface->prepare(device, 2 * MF_LOADS_TASKS_MAX));

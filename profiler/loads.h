@@ -15,7 +15,7 @@
 /* Behind the kinds of load: the tiny task of each lane. */
 #define MF_LOADS_TINY(lane) (MF_LOAD_COUNT + (int)(lane))
 #define MF_LOADS_SETS (MF_LOAD_COUNT + MF_LANE_COUNT)
-#define MF_LOADS_TASKS_MAX 128 /* on one lane, in one graph */
+#define MF_LOADS_TASKS_MAX 512 /* on one lane, in one graph */
 
 struct mf_loads {
     const struct mf_device_interface *interface;
@@ -39,7 +39,7 @@ enum mf_status mf_loads_submit(const struct mf_loads *loads, int set, int32_t in
                                int32_t task) MF_MUST_USE;
 
 /* Hand-overs, gaps, costs of issuing and of a graph into `out`, in rounds until `end_ns` (of
- * CLOCK_MONOTONIC); `complete` when there was time for one. */
+ * CLOCK_MONOTONIC); `complete` when there was time for two. */
 enum mf_status mf_measure_latency(struct mf_loads *loads, int64_t end_ns, struct mf_contention *out,
                                   bool *complete) MF_MUST_USE;
 

@@ -57,8 +57,9 @@ enum mf_status mf_measure_hardware(const struct mf_device_interface *interface,
                                    struct mf_hardware *hardware,
                                    struct mf_profile *profile) MF_MUST_USE;
 /* What work costs beside other work, and the latencies between lanes, by running both on the
- * device. Takes about seconds_max at most; when that is too short for one look at each value, `out`
- * is what mf_contention_assume() says, and not marked as measured. Ends with an untraced device. */
+ * device. Takes about seconds_max at most; when that is too short for two looks at each value,
+ * `out` is what mf_contention_assume() says, and not marked as measured. Ends with an untraced
+ * device. */
 enum mf_status mf_measure_contention(const struct mf_device_interface *interface,
                                      struct mf_device *device, double seconds_max,
                                      struct mf_contention *out) MF_MUST_USE;

@@ -6,17 +6,20 @@
 #include "profiler/loads.h"
 #include "profiler/statistics.h"
 
+#define ROUNDS_MIN 2 /* one look at a busy machine is none */
 #define ROUNDS_MAX 9
 /* Each lane gets work for so many times the longer of the two tasks: slowed down fourfold, there is
- * still a whole one beside the other lane's. And for this share of all time: lanes that share cores
- * take turns of some milliseconds. */
+ * still a whole one beside the other lane's. Lanes that share cores, those of the host device, take
+ * turns of some milliseconds: there it is also this share of all time. */
 #define WINDOW 4
 #define WINDOW_SHARE 160
 #define NOISE 1.02 /* what repeats differ by anyway is no slow-down */
 /* A task lasts at most this share of the time there is. */
 #define LONE_SHARE 500
-/* Latencies need little time but an untraced device, so they come last. */
+/* Latencies need little time but an untraced device, so they come last. Pairs end at the first
+ * share of the time, or at the second with fewer rounds than must be. */
 #define PAIRS_SHARE 0.7
+#define PAIRS_SHARE_MAX 0.85
 
 struct line { /* one lane's part of a graph */
     int load;
@@ -159,18 +162,18 @@ static enum mf_status measure_round(struct meter *meter, int64_t end_ns)
     return MF_STATUS_OK;
 }
 
-/* The first round until `end_ns`, others until `soft_end_ns`. */
-static enum mf_status measure_pairs(struct meter *meter, int64_t soft_end_ns, int64_t end_ns,
+static enum mf_status measure_pairs(struct meter *meter, int64_t start_ns, double limit_ns,
                                     struct mf_contention *out, bool *complete)
 {
     for (int round = 0; round < ROUNDS_MAX; round++) {
-        MF_TRY(measure_round(meter, round == 0 ? end_ns : soft_end_ns));
+        double share = round < ROUNDS_MIN ? PAIRS_SHARE_MAX : PAIRS_SHARE;
+        MF_TRY(measure_round(meter, start_ns + (int64_t)(limit_ns * share)));
     }
     *complete = true;
     for (int a = 0; a < MF_LOAD_COUNT; a++) {
         for (int b = 0; b < MF_LOAD_COUNT; b++) {
             struct ratios *found = &meter->ratios[a][b];
-            if (found->count > 0) {
+            if (found->count >= ROUNDS_MIN) {
                 double ratio = mf_statistics_low(found->at, found->count);
                 out->slowdown[a][b] = ratio > NOISE ? ratio : 1;
             } else if (different_lanes(a, b)) {
@@ -186,22 +189,21 @@ enum mf_status mf_measure_contention(const struct mf_device_interface *interface
                                      struct mf_contention *out)
 {
     struct mf_loads loads;
-    struct meter meter = {.loads = &loads, .window_ns_min = seconds_max * 1e9 / WINDOW_SHARE};
+    struct meter meter = {.loads = &loads};
     struct mf_contention found;
     bool pairs = false;
     bool latencies = false;
     int64_t start_ns = mf_clock_ns();
-    int64_t end_ns = start_ns + (int64_t)(seconds_max * 1e9);
-    int64_t pairs_end_ns = start_ns + (int64_t)(seconds_max * 1e9 * PAIRS_SHARE);
+    double limit_ns = seconds_max * 1e9;
     mf_contention_assume(strcmp(interface->name, "cuda") == 0, &found);
     *out = found;
-    enum mf_status status =
-        mf_loads_open(interface, device, seconds_max * 1e9 / LONE_SHARE, &loads);
+    enum mf_status status = mf_loads_open(interface, device, limit_ns / LONE_SHARE, &loads);
+    meter.window_ns_min = loads.cuda ? 0 : limit_ns / WINDOW_SHARE;
     if (status == MF_STATUS_OK) {
-        status = measure_pairs(&meter, pairs_end_ns, end_ns, &found, &pairs);
+        status = measure_pairs(&meter, start_ns, limit_ns, &found, &pairs);
     }
     if (status == MF_STATUS_OK) {
-        status = mf_measure_latency(&loads, end_ns, &found, &latencies);
+        status = mf_measure_latency(&loads, start_ns + (int64_t)limit_ns, &found, &latencies);
     }
     if (status == MF_STATUS_OK && pairs && latencies) { /* half a matrix is no measurement */
         *out = found;

@@ -48,6 +48,8 @@ enum mf_status mf_convert_plan(struct mf_service *service, const struct mf_plan 
                                Memferry__V1__Plan **out) MF_MUST_USE;
 Memferry__V1__Workload *mf_convert_workload_reply(const struct mf_workload *workload,
                                                   struct mf_arena *arena);
+Memferry__V1__Contention *mf_convert_contention(const struct mf_contention *contention,
+                                                struct mf_arena *arena);
 Memferry__V1__Hardware *mf_convert_hardware(const struct mf_hardware *hardware,
                                             int64_t reserved_bytes, struct mf_arena *arena);
 /* One unit of a plan, with times in one optimizer step by lane (of mf_unit_times_get). */

@@ -41,6 +41,65 @@ static Memferry__V1__Device *convert_device(const struct mf_hardware_device *dev
     return out;
 }
 
+static void convert_slowdowns(const struct mf_contention *contention, struct mf_arena *arena,
+                              Memferry__V1__Contention *out)
+{
+    out->slowdowns =
+        mf_arena_alloc(arena, (size_t)MF_LOAD_COUNT * MF_LOAD_COUNT, sizeof(*out->slowdowns));
+    for (int a = 0; a < MF_LOAD_COUNT; a++) {
+        for (int b = 0; b < MF_LOAD_COUNT; b++) {
+            if (contention->slowdown[a][b] <= 1) {
+                continue;
+            }
+            Memferry__V1__Slowdown *slowdown =
+                NEW(arena, Memferry__V1__Slowdown, MEMFERRY__V1__SLOWDOWN__INIT);
+            slowdown->load = text(arena, mf_contention_load_name((enum mf_load)a));
+            slowdown->beside = text(arena, mf_contention_load_name((enum mf_load)b));
+            slowdown->factor = contention->slowdown[a][b];
+            out->slowdowns[out->n_slowdowns++] = slowdown;
+        }
+    }
+}
+
+static void convert_latencies(const struct mf_contention *contention, struct mf_arena *arena,
+                              Memferry__V1__Contention *out)
+{
+    out->lanes = mf_arena_alloc(arena, MF_LANE_COUNT, sizeof(*out->lanes));
+    out->hand_overs =
+        mf_arena_alloc(arena, (size_t)MF_LANE_COUNT * MF_LANE_COUNT, sizeof(*out->hand_overs));
+    for (int a = 0; a < MF_LANE_COUNT; a++) {
+        Memferry__V1__LaneLatency *lane =
+            NEW(arena, Memferry__V1__LaneLatency, MEMFERRY__V1__LANE_LATENCY__INIT);
+        lane->lane = text(arena, mf_kernel_lane_name((enum mf_lane)a));
+        lane->gap_ns = contention->gap_ns[a];
+        lane->issue_ns = contention->issue_ns[a];
+        out->lanes[out->n_lanes++] = lane;
+        for (int b = 0; b < MF_LANE_COUNT; b++) {
+            if (a == b) {
+                continue;
+            }
+            Memferry__V1__HandOver *hand_over =
+                NEW(arena, Memferry__V1__HandOver, MEMFERRY__V1__HAND_OVER__INIT);
+            hand_over->from = text(arena, mf_kernel_lane_name((enum mf_lane)a));
+            hand_over->to = text(arena, mf_kernel_lane_name((enum mf_lane)b));
+            hand_over->latency_ns = contention->handover_ns[a][b];
+            out->hand_overs[out->n_hand_overs++] = hand_over;
+        }
+    }
+}
+
+Memferry__V1__Contention *mf_convert_contention(const struct mf_contention *contention,
+                                                struct mf_arena *arena)
+{
+    Memferry__V1__Contention *out =
+        NEW(arena, Memferry__V1__Contention, MEMFERRY__V1__CONTENTION__INIT);
+    out->measured = contention->measured;
+    out->graph_ns = contention->graph_ns;
+    convert_slowdowns(contention, arena, out);
+    convert_latencies(contention, arena, out);
+    return out;
+}
+
 Memferry__V1__Hardware *mf_convert_hardware(const struct mf_hardware *hardware,
                                             int64_t reserved_bytes, struct mf_arena *arena)
 {
@@ -59,6 +118,7 @@ Memferry__V1__Hardware *mf_convert_hardware(const struct mf_hardware *hardware,
     out->host_bytes_per_second = hardware->host_bytes_per_s;
     out->measured = hardware->measured;
     out->fingerprint = text(arena, fingerprint);
+    out->contention = mf_convert_contention(&hardware->contention, arena);
     return out;
 }
 

@@ -195,6 +195,28 @@ static void check_update(struct doctor *doctor)
         rate / 28e6);
 }
 
+static void check_contention(struct doctor *doctor)
+{
+    const struct mf_contention *found = &doctor->hardware.contention;
+    const double *cpu = found->slowdown[MF_LOAD_CPU];
+    double most_ns = 0;
+    for (int from = 0; from < MF_LANE_COUNT; from++) {
+        for (int to = 0; to < MF_LANE_COUNT; to++) {
+            double ns = found->handover_ns[from][to];
+            most_ns = ns > most_ns ? ns : most_ns;
+        }
+    }
+    value(doctor, "%s", found->measured ? "measured" : "assumed");
+    say(doctor, found->measured ? MF_DOCTOR_GOOD : MF_DOCTOR_NOTE,
+        "%sthe CPU update takes %.2f times as long beside copies in and %.2f beside copies out, "
+        "copies %.2f and %.2f beside each other, direct reads %.2f beside copies in; lanes wait "
+        "for each other up to %.0f us a time",
+        found->measured ? "" : "memferry profile MODEL measures it, on an idle machine: ",
+        cpu[MF_LOAD_H2D], cpu[MF_LOAD_D2H], found->slowdown[MF_LOAD_H2D][MF_LOAD_D2H],
+        found->slowdown[MF_LOAD_D2H][MF_LOAD_H2D],
+        found->slowdown[MF_LOAD_DIRECT_READ][MF_LOAD_H2D], most_ns / 1e3);
+}
+
 static void check_memory(struct doctor *doctor)
 {
     char all[MF_FORMAT_MAX];
@@ -408,6 +430,7 @@ int32_t mf_doctor_run(struct mf_service *service,
         {"attention", check_attention},
         {"link", check_link},
         {"CPU update", check_update},
+        {"side by side", check_contention},
         {"host memory", check_memory},
         {"cgroup limit", check_cgroup},
         {"pinning limit", check_pinning},

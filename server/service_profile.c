@@ -176,6 +176,8 @@ static enum mf_status fill(struct mf_service *service, const struct subject *sub
     out->method = mf_arena_string(arena, profile.method);
     out->measured_at_unix_seconds = profile.measured_at_unix_s;
     out->link_emulated = hardware.devices[0].link_emulated;
+    out->contention = mf_convert_contention(&hardware.contention, arena);
+    out->unit_count = subject->model.unit_count;
     out->needed_count = count;
     out->measurements = mf_arena_alloc(arena, (size_t)count + 1, sizeof(*out->measurements));
     for (int32_t i = 0; i < count; i++) {
@@ -278,6 +280,7 @@ static enum mf_status measure_subject(struct mf_service *service, struct mf_rpc_
     Memferry__V1__MeasureResponse response = MEMFERRY__V1__MEASURE_RESPONSE__INIT;
     response.event_case = MEMFERRY__V1__MEASURE_RESPONSE__EVENT_PROFILE;
     MF_TRY(convert_profile(service, subject, arena, &response.profile));
+    response.profile->seconds = mf_tune_measure_clock() - measuring.started;
     return mf_service_table_send(call, &response.base, true);
 }
 

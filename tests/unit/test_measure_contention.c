@@ -5,12 +5,16 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/arena.h"
 #include "core/clock.h"
 #include "profiler/measure.h"
 #include "profiler/statistics.h"
+#include "proto/wire.h"
 #include "runtime/device.h"
+#include "server/convert.h"
 
 #define HARNESS_THREADS
+#define HARNESS_TIMEOUT_S 300
 
 static void print(const struct mf_contention *contention, double seconds)
 {
@@ -162,6 +166,77 @@ static void test_small_devices(void **state)
     interface->close(device);
 }
 
+static int load_named(const char *name)
+{
+    int load = 0;
+    while (load < MF_LOAD_COUNT && strcmp(mf_contention_load_name((enum mf_load)load), name) != 0) {
+        load++;
+    }
+    assert_true(load < MF_LOAD_COUNT);
+    return load;
+}
+
+static int lane_named(const char *name)
+{
+    int lane = 0;
+    while (lane < MF_LANE_COUNT && strcmp(mf_kernel_lane_name((enum mf_lane)lane), name) != 0) {
+        lane++;
+    }
+    assert_true(lane < MF_LANE_COUNT);
+    return lane;
+}
+
+static void read_message(const Memferry__V1__Contention *message, struct mf_contention *out)
+{
+    mf_contention_assume(false, out);
+    out->measured = message->measured;
+    out->graph_ns = message->graph_ns;
+    for (size_t i = 0; i < message->n_slowdowns; i++) {
+        const Memferry__V1__Slowdown *entry = message->slowdowns[i];
+        out->slowdown[load_named(entry->load)][load_named(entry->beside)] = entry->factor;
+    }
+    for (size_t i = 0; i < message->n_lanes; i++) {
+        int lane = lane_named(message->lanes[i]->lane);
+        out->gap_ns[lane] = message->lanes[i]->gap_ns;
+        out->issue_ns[lane] = message->lanes[i]->issue_ns;
+    }
+    for (size_t i = 0; i < message->n_hand_overs; i++) {
+        const Memferry__V1__HandOver *entry = message->hand_overs[i];
+        out->handover_ns[lane_named(entry->from)][lane_named(entry->to)] = entry->latency_ns;
+    }
+}
+
+/* All of it is in the message: numbers by name, as a client reads them. */
+static void test_message(void **state)
+{
+    (void)state;
+    struct mf_contention before;
+    struct mf_contention after;
+    struct mf_arena arena;
+    mf_contention_assume(true, &before);
+    before.measured = true;
+    before.graph_ns = 12345;
+    for (int a = 0; a < MF_LANE_COUNT; a++) {
+        before.gap_ns[a] = harness_random_between(0, 1e4);
+        before.issue_ns[a] = harness_random_between(0, 1e4);
+        for (int b = 0; b < MF_LANE_COUNT; b++) {
+            before.handover_ns[a][b] = a == b ? 0 : harness_random_between(1, 1e5);
+        }
+    }
+    mf_arena_init(&arena);
+    Memferry__V1__Contention *message = mf_convert_contention(&before, &arena);
+    size_t count = protobuf_c_message_get_packed_size(&message->base);
+    uint8_t *bytes = mf_arena_alloc(&arena, count, 1);
+    assert_int_equal(protobuf_c_message_pack(&message->base, bytes), count);
+    Memferry__V1__Contention *unpacked = NULL;
+    assert_ok(mf_wire_unpack(&memferry__v1__contention__descriptor, bytes, count, 0,
+                             (ProtobufCMessage **)&unpacked));
+    read_message(unpacked, &after);
+    assert_memory_equal(&after, &before, sizeof(before));
+    mf_wire_free(unpacked);
+    mf_arena_reset(&arena);
+}
+
 static void test_low(void **state)
 {
     (void)state;
@@ -175,6 +250,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_low),
+        cmocka_unit_test(test_message),
         cmocka_unit_test(test_bounds_and_time),
         cmocka_unit_test(test_hand_over_costs),
         cmocka_unit_test(test_emulated_link),
