@@ -20,7 +20,7 @@
 #include "core/kernel.h"
 #include "core/status.h"
 
-#define MF_DEVICE_ABI 4
+#define MF_DEVICE_ABI 5
 
 struct mf_device; /* each implementation's own */
 
@@ -38,6 +38,16 @@ struct mf_device_options {
 struct mf_device_span {
     int64_t start_ns;
     int64_t end_ns;
+};
+
+/* Work that is counted: it submits and syncs, and does not mind being done several times. */
+typedef enum mf_status (*mf_device_work)(void *context);
+
+/* What crossed the link, towards the device and back, by the device's own counters; -1 = it has no
+ * such counter. */
+struct mf_device_counts {
+    int64_t link_bytes[2];   /* on the bus, headers included */
+    int64_t memory_bytes[2]; /* of host memory, as kernels read and wrote it */
 };
 
 /* Called while host memory is being pinned; `done` of `total` bytes. Return false to give up. */
@@ -94,6 +104,10 @@ struct mf_device_interface {
     /* How the last region of map_host lies, for people: "node 1, the GPU's, huge pages"; "" before
      * the first. May be NULL: nothing to say. */
     void (*host_memory)(struct mf_device *device, char *out, int32_t size);
+    /* Counts what `work` moves over the link; between graphs. MF_STATUS_UNSUPPORTED says why that
+     * cannot be known. May be NULL: there is no link. */
+    enum mf_status (*count)(struct mf_device *device, mf_device_work work, void *context,
+                            struct mf_device_counts *out);
     /* Who computes attention and why, for people: "own kernels: they were written for this GPU".
      * May be NULL: nobody but the device's own. */
     void (*attention)(struct mf_device *device, char *out, int32_t size);

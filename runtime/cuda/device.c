@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "profiler/cupti_counters.h"
 #include "runtime/cuda/lanes.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/host/memory.h"
@@ -328,6 +329,23 @@ static void attention(struct mf_device *device, char *out, int32_t size)
     mf_cuda_lanes_attention(device->lanes, out, (size_t)size);
 }
 
+/* CUPTI's counters and its records exclude each other: tracing opens anew when it is wanted. */
+static enum mf_status count(struct mf_device *device, mf_device_work work, void *context,
+                            struct mf_device_counts *out)
+{
+    struct mf_cupti_counts counts;
+    enum mf_status status = enter(device);
+    if (status == MF_STATUS_OK) {
+        mf_cuda_lanes_end_trace(device->lanes);
+        status = mf_cupti_counters_count(device->options.index, work, context, &counts);
+    }
+    for (int way = 0; way < 2 && status == MF_STATUS_OK; way++) {
+        out->link_bytes[way] = counts.pcie_bytes[way];
+        out->memory_bytes[way] = counts.memory_bytes[way];
+    }
+    return hand_over(status);
+}
+
 /* What runtime/device_cuda.c looks for. */
 __attribute__((visibility("default"))) const struct mf_device_interface *
     mf_device_cuda_entry(enum mf_status (*restore)(const struct mf_error *error));
@@ -358,6 +376,7 @@ const struct mf_device_interface *
         .pci_address = pci_address,
         .attention = attention,
         .host_memory = host_memory,
+        .count = count,
     };
     restore_error = restore;
     return &table;

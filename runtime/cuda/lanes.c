@@ -487,3 +487,8 @@ const char *mf_cuda_lanes_trace_method(struct mf_cuda_lanes *lanes)
 {
     return mf_cuda_trace_method(&lanes->records);
 }
+
+void mf_cuda_lanes_end_trace(struct mf_cuda_lanes *lanes)
+{
+    mf_cuda_trace_reset(&lanes->records);
+}

@@ -38,6 +38,8 @@ enum mf_status mf_cuda_lanes_sync(struct mf_cuda_lanes *lanes) MF_MUST_USE;
 bool mf_cuda_lanes_span(struct mf_cuda_lanes *lanes, int32_t task, struct mf_device_span *out);
 /* See trace_method in runtime/device.h. */
 const char *mf_cuda_lanes_trace_method(struct mf_cuda_lanes *lanes);
+/* Ends CUPTI's records, for its counters. No graph is open. */
+void mf_cuda_lanes_end_trace(struct mf_cuda_lanes *lanes);
 /* Names and versions of the libraries that compute: "cuBLASLt 13.1.0". */
 void mf_cuda_lanes_version(const struct mf_cuda_lanes *lanes, char *out, size_t size);
 /* Who computes attention, and why; for people. */

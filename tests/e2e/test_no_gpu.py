@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The same programs on a machine without a GPU, a driver or the CUDA module: they start, train on the
-host device, and every place that is asked says why no GPU is used."""
+"""The same programs on a machine without a GPU, a driver or the CUDA module: they start, train on
+the host device, and every place that is asked says why no GPU is used."""
 import os
 import subprocess
 import unittest

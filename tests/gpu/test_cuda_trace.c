@@ -127,12 +127,45 @@ static void test_tracing_ends(void **state)
     cuda->close(device);
 }
 
+static enum mf_status copy_once(void *context)
+{
+    (void)copy_all(context, 1, 64 * MIB, false);
+    return MF_STATUS_OK;
+}
+
+/* Counters, where they may be read, see a copy's bytes; tracing works before and after. */
+static void test_counters(void **state)
+{
+    (void)state;
+    struct mf_device *device = open_cuda();
+    struct mf_device_counts counts;
+    struct mf_device_span span;
+    (void)copy_all(device, 1, MIB, true);
+    assert_true(cuda->span(device, 0, &span));
+    enum mf_status status = cuda->count(device, copy_once, device, &counts);
+    if (status == MF_STATUS_UNSUPPORTED) {
+        print_message("no counters: %s\n", mf_status_text());
+        assert_true(strlen(mf_status_text()) > 10);
+    } else {
+        assert_ok(status);
+        print_message("64 MiB to the device: bus %.2f MB there, %.2f MB back; memory %.2f, %.2f\n",
+                      (double)counts.link_bytes[0] / 1e6, (double)counts.link_bytes[1] / 1e6,
+                      (double)counts.memory_bytes[0] / 1e6, (double)counts.memory_bytes[1] / 1e6);
+        assert_in_range(counts.link_bytes[0], 64 * MIB, 80 * MIB);
+    }
+    (void)copy_all(device, 1, MIB, true);
+    assert_true(cuda->span(device, 0, &span));
+    print_message("traced by %s again\n", cuda->trace_method(device));
+    cuda->close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spans_are_on_the_host_clock),
         cmocka_unit_test(test_one_client_at_a_time),
         cmocka_unit_test(test_tracing_ends),
+        cmocka_unit_test(test_counters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
