@@ -34,10 +34,11 @@ static const struct mf_device_interface *interface;
 static struct mf_device *devices[SETTINGS_MAX];
 static char *arena, *x, *y, *dx, *weight, *pinned;
 
-/* The first three come in every table; those with a cluster tell what its size is worth. */
-static const char *const settings[] = {"plain",      "auto",      "128x128",    "256x128",
-                                       "512x64",     "256x64",    "256x128s",   "128x128/8",
-                                       "128x128/16", "256x128/8", "256x128/16", "256x64/16"};
+/* Tiles; what the size of a cluster is worth; whether half of the clusters fill the link. */
+static const char *const settings[] = {"plain",        "auto",        "128x128",    "256x128",
+                                       "512x64",       "256x64",      "256x128s",   "128x128/8",
+                                       "128x128/16",   "256x128/8",   "256x128/16", "256x64/16",
+                                       "128x128/16/4", "256x128/16/4"};
 #define SETTINGS ((int)(sizeof(settings) / sizeof(settings[0])))
 _Static_assert(sizeof(settings) / sizeof(settings[0]) <= SETTINGS_MAX, "devices[]");
 

@@ -7,6 +7,7 @@
 
 #define TILES_BY_ROWS 3 /* tiles that are tried in turn, those before are faster */
 #define SIZE_MAX_LOG (MF_CUDA_DIRECT_SIZES - 1)
+#define CLUSTERS_MAX 4096
 #define INDEX_MAX ((1ll << 31) - 65536) /* rows and columns are counted in 32 bits */
 
 static enum mf_status check(cudaError_t error, const char *what)
@@ -19,7 +20,21 @@ static enum mf_status check(cudaError_t error, const char *what)
                          cudaGetErrorString(error), (int)error);
 }
 
-/* "256x128" or "256x128/16". */
+/* "/16" at *text, up to `most`; what is not there leaves *out as it is. */
+static bool parse_number(const char **text, long most, int32_t *out)
+{
+    char *end = NULL;
+    if (**text == '\0') {
+        return true;
+    }
+    long value = strtol(*text + 1, &end, 10);
+    bool good = **text == '/' && end != *text + 1 && value >= 1 && value <= most;
+    *out = good ? (int32_t)value : 0;
+    *text = end;
+    return good;
+}
+
+/* "256x128", "256x128/16" or "256x128/16/4". */
 static bool parse_tile(const char *text, struct mf_cuda_direct *out)
 {
     size_t length = strcspn(text, "/");
@@ -29,22 +44,16 @@ static bool parse_tile(const char *text, struct mf_cuda_direct *out)
             out->tile = index;
         }
     }
-    if (text[length] == '/') {
-        char *end = NULL;
-        long size = strtol(text + length + 1, &end, 10);
-        out->size =
-            *end == '\0' && size >= 1 && size <= 1 << SIZE_MAX_LOG && (size & (size - 1)) == 0
-                ? (int32_t)size
-                : -1;
-    }
-    return out->tile >= 0 && out->size >= 0;
+    text += length;
+    return out->tile >= 0 && parse_number(&text, 1 << SIZE_MAX_LOG, &out->size) &&
+           (out->size & (out->size - 1)) == 0 && parse_number(&text, CLUSTERS_MAX, &out->most) &&
+           *text == '\0';
 }
 
 static enum mf_status parse(const char *text, struct mf_cuda_direct *out)
 {
     out->on = true;
     out->tile = -1;
-    out->size = 0;
     if (text == NULL || strcmp(text, "auto") == 0) {
         return MF_STATUS_OK;
     }
@@ -54,8 +63,8 @@ static enum mf_status parse(const char *text, struct mf_cuda_direct *out)
     }
     if (!parse_tile(text, out)) {
         return mf_status_set(MF_STATUS_INVALID,
-                             "MEMFERRY_DIRECT=%s: auto, plain, or a tile such as %s, with /1, /2, "
-                             "/4, /8 or /16 blocks in a cluster",
+                             "MEMFERRY_DIRECT=%s: auto, plain, or a tile such as %s, then /1, /2, "
+                             "/4, /8 or /16 blocks in a cluster, then / and clusters at a time",
                              text, mf_cuda_direct_tiles_get(1)->name);
     }
     return MF_STATUS_OK;

@@ -6,8 +6,8 @@
  *   run in one order whatever the choice, but not in the matrix library's: results agree with its
  *   within the rounding of their fp32 sums (tests/gpu/test_cuda_direct.c states how far).
  *   MEMFERRY_DIRECT, read at open: "auto" (or unset), "plain" (the matrix library reads the mapped
- *   pointer, once for each of its tile rows), or "TILE" or "TILE/CLUSTER" to try one tile of
- *   direct_tiles.cu, "256x128/16".
+ *   pointer, once for each of its tile rows), or "TILE", "TILE/CLUSTER", "TILE/CLUSTER/CLUSTERS" to
+ *   try one tile of direct_tiles.cu, "256x128/16/4".
  * Who calls it: lanes.c opens, linear.c asks and runs. Owner: plain data, nothing to close. Thread:
  *   the device's. Fails: open with MF_STATUS_INVALID for another MEMFERRY_DIRECT; DEVICE.
  */
@@ -25,6 +25,7 @@ struct mf_cuda_direct {
     bool on;
     int32_t tile; /* the one asked for; -1 = by the number of rows */
     int32_t size; /* of clusters, the same; 0 = by the number of rows */
+    int32_t most; /* clusters at a time; 0 = as many as the GPU holds */
     int32_t clusters[MF_CUDA_DIRECT_TILES][MF_CUDA_DIRECT_SIZES];
 };
 

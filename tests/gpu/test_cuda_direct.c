@@ -294,7 +294,9 @@ static void test_weights_cross_the_link_once(void **state)
 static void test_unknown_setting(void **state)
 {
     (void)state;
-    static const char *const wrong[] = {"", "fast", "256x128/3", "256x128/32", "256x128/", "1x1"};
+    static const char *const wrong[] = {"",         "fast",        "256x128/3",    "256x128/32",
+                                        "256x128/", "256x128/16/", "256x128/16/0", "256x128/8/4/2",
+                                        "256x128-", "1x1"};
     const struct mf_device_options options = {.memory_bytes = 1ll << 20};
     const char *setting = getenv("MEMFERRY_DIRECT");
     char *kept = setting == NULL ? NULL : strdup(setting);
