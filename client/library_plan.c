@@ -71,6 +71,7 @@ static struct memferry_plan *read_plan(const Memferry__V1__Plan *from, const cha
     plan->link_emulated = from->link_emulated;
     plan->ring_slots = from->ring_slots;
     plan->deferred_blocks = from->deferred_blocks;
+    plan->speculate = from->speculate;
     mf_library_read_workload(from->workload, &plan->workload);
     if (from->constraints != NULL) {
         plan->strategy = (enum memferry_strategy)from->constraints->strategy;

@@ -81,7 +81,8 @@ enum mf_lane {
  * ADAMW               0 gradient[n] (GRADIENT_FP32 or bf16), 1 state fp32[3][n] {master, m, v},
  *                     2 weight bf16[n] out, 3 struct mf_control. k = elements of the first segment
  *                     (decayed if DECAY_FIRST), the rest are decayed if DECAY_REST. PyTorch's
- * AdamW. COPY                0 from, 1 to: shape.n bytes. H2D and D2H lanes only.
+ * AdamW. CPU lane: 4 state and 5 weight may be given; they are written then, 1 and 2 only read.
+ * COPY                0 from, 1 to: shape.n bytes. H2D and D2H lanes only.
  */
 #define MF_KERNEL_MAP(X)                                                                           \
     X(EMBEDDING_FORWARD, "embedding_forward")                                                      \

@@ -95,11 +95,11 @@ static void print_header(FILE *text, const struct mf_plan *plan)
     fprintf(text, "plan 1 planner %d source %d strategy %s\nmodel %s\nhardware %s\n",
             (int)plan->planner_version, (int)plan->source, mf_plan_strategy_name(plan->strategy),
             plan->model_fingerprint, plan->hardware_fingerprint);
-    fprintf(text, "workload %d %d %d %d\nconstraints %lld %lld\nring %d deferred %d\n",
+    fprintf(text, "workload %d %d %d %d\nconstraints %lld %lld\nring %d deferred %d speculate %d\n",
             (int)workload->micro_batch, (int)workload->seq_len, (int)workload->accumulation,
             workload->clip, (long long)plan->constraints.device_bytes,
             (long long)plan->constraints.host_bytes, (int)plan->ring_slots,
-            (int)plan->deferred_blocks);
+            (int)plan->deferred_blocks, plan->speculate);
 }
 
 /* Not in the id: when it was made, its predictions, the sentences for people, the model's name. */

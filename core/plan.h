@@ -125,6 +125,7 @@ struct mf_plan {
     int32_t
         ring_slots; /* panels the weight ring holds, 2..MF_RING_SLOTS_MAX; 0 = nothing streams */
     int32_t deferred_blocks; /* the first so many blocks are updated in the next step's forward */
+    bool speculate; /* with clipping: the others before the norm is known, undone if it must be */
     int32_t unit_count;
     struct mf_unit_decision *units;
     int32_t block_count;

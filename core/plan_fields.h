@@ -38,7 +38,8 @@
     X(int64, created_unix_s, 0, INT64_MAX)                                                         \
     X(int32, planner_version, 0, INT32_MAX)                                                        \
     X(int32, ring_slots, 0, MF_RING_SLOTS_MAX)                                                     \
-    X(int32, deferred_blocks, 0, INT32_MAX)
+    X(int32, deferred_blocks, 0, INT32_MAX)                                                        \
+    X(flag, speculate, 0, 0)
 
 /* X(key): objects, lists and choices by name. */
 #define MF_PLAN_FIELDS_REST(X)                                                                     \

@@ -158,5 +158,9 @@ enum mf_status mf_plan_validate(const struct mf_plan *plan, const struct mf_mode
         return mf_status_set(MF_STATUS_INVALID, "%d deferred blocks: the model has %d blocks",
                              (int)plan->deferred_blocks, (int)plan->block_count);
     }
+    if (plan->speculate && !plan->workload.clip) {
+        return mf_status_set(MF_STATUS_INVALID,
+                             "speculate: without clipping no update waits for the norm");
+    }
     return check_activations(plan);
 }

@@ -15,9 +15,9 @@
 #include "planner/work.h"
 
 /*
- * The cycle of a step may be cut in two, whose times add up: at the first loss. Before it come all
- * updates and the first forward, behind it the other micro-batches, as far as the cycle's end:
- * with clipping the clip, which all gradients precede and all updates follow; else the last loss.
+ * The cycle of a step with several micro-batches, from its last loss to the next one's, is cut in
+ * two, whose times add up: at the first loss. Before it come the last backward, all updates and the
+ * first forward, behind it the rest.
  */
 enum place {
     PLACE_BEFORE, /* the first loss */
@@ -52,9 +52,6 @@ struct problem {
     double budget; /* bytes */
     double micros; /* micro-batches in a step */
     bool split;
-    enum place last_backward; /* where the last micro-batch's backward belongs */
-    enum place delivery;      /* copies, sums and norms of gradients */
-    enum place first_load;    /* copies of weights for the first forward */
 };
 
 static double charge(const double prices[MF_LANE_COUNT], const struct mf_work_lanes *lanes)
@@ -78,7 +75,7 @@ static double charge_around(const struct prices *prices, enum place place,
 static double charge_backward(const struct problem *problem, const struct prices *prices, double ns)
 {
     double last = ns / problem->micros;
-    return prices->lanes[problem->last_backward][MF_LANE_COMPUTE] * last +
+    return prices->lanes[PLACE_BEFORE][MF_LANE_COMPUTE] * last +
            prices->lanes[PLACE_BEHIND][MF_LANE_COMPUTE] * (ns - last);
 }
 
@@ -100,8 +97,8 @@ static double cheapest_update(const struct problem *problem, const struct prices
                        charge(prices->lanes[PLACE_BEFORE], &when[MF_WORK_AFTER]) +
                        charge(prices->lanes[PLACE_BEFORE], &when[MF_WORK_FREE]) +
                        charge_backward(problem, prices, when[MF_WORK_BEFORE].ns[MF_LANE_COMPUTE]) +
-                       charge_around(prices, problem->delivery, &when[MF_WORK_BEFORE]) +
-                       charge(prices->lanes[problem->delivery], &when[MF_WORK_NORM]);
+                       charge_around(prices, PLACE_EITHER, &when[MF_WORK_BEFORE]) +
+                       charge(prices->lanes[PLACE_EITHER], &when[MF_WORK_NORM]);
         best = fmin(best, price);
     }
     return best;
@@ -110,18 +107,11 @@ static double cheapest_update(const struct problem *problem, const struct prices
 static double weight_price(const struct problem *problem, const struct prices *prices,
                            const struct mf_work_unit *unit, int choice)
 {
-    struct mf_work_lanes first = unit->forward[choice];
-    struct mf_work_lanes rest = unit->weight[choice];
-    double forward = first.ns[MF_LANE_COMPUTE];
-    double backward = rest.ns[MF_LANE_COMPUTE] - forward;
-    for (int lane = 0; lane < MF_LANE_COUNT; lane++) {
-        first.ns[lane] /= problem->micros;
-        rest.ns[lane] -= first.ns[lane];
-    }
+    double forward = unit->forward[choice].ns[MF_LANE_COMPUTE];
+    double backward = unit->weight[choice].ns[MF_LANE_COMPUTE] - forward;
     return prices->byte * (double)unit->weight_bytes[choice] +
            charge_forward(problem, prices, forward) + charge_backward(problem, prices, backward) +
-           charge_around(prices, problem->first_load, &first) +
-           charge_around(prices, PLACE_EITHER, &rest);
+           charge_around(prices, PLACE_EITHER, &unit->weight[choice]);
 }
 
 static double activation_price(const struct problem *problem, const struct prices *prices,
@@ -376,9 +366,6 @@ struct mf_bound mf_bound(const struct mf_model *model, const struct mf_workload 
         .work = &work,
         .budget = budget > 0 ? (double)budget : 1e18,
         .micros = workload->accumulation,
-        .last_backward = workload->clip ? PLACE_BEHIND : PLACE_BEFORE,
-        .delivery = workload->clip ? PLACE_BEHIND : PLACE_EITHER,
-        .first_load = workload->clip ? PLACE_BEFORE : PLACE_EITHER,
     };
     open_problem(&problem, model);
     /* A byte of weights costs about a byte of link time: where the search for its price begins. */
@@ -389,7 +376,7 @@ struct mf_bound mf_bound(const struct mf_model *model, const struct mf_workload 
         elements += (double)model->units[i].elements;
     }
     search(&problem, copies / elements, &best);
-    if (workload->clip || workload->accumulation > 1) {
+    if (workload->accumulation > 1) {
         problem.split = true;
         search(&problem, copies / elements, &best);
     }

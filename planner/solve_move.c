@@ -7,7 +7,7 @@
 /* All blocks, and each half. */
 #define JOINT_RANGES 3
 /* Steps of the number of deferred blocks. */
-#define DEFER_PARTS 8
+#define DEFER_PARTS 4
 
 static void add_move(struct mf_solve_moves *moves, struct mf_solve_move move)
 {
@@ -38,6 +38,7 @@ void mf_solve_move_apply(const struct mf_solve_context *context, const struct mf
     }
     if (move->kind == MF_SOLVE_MOVE_DEFER) {
         plan->deferred_blocks = move->choice;
+        plan->speculate = move->other == 1;
         return;
     }
     if (move->kind == MF_SOLVE_MOVE_ACTIVATION) {
@@ -136,7 +137,8 @@ static int32_t list_ranges(const struct mf_model *model, int32_t (*ranges)[2])
 }
 
 /* Coarse ranges first; a search that can only try a few moves gets no fine ones. */
-void mf_solve_move_list(const struct mf_model *model, int32_t wanted, struct mf_solve_moves *moves)
+void mf_solve_move_list(const struct mf_model *model, bool clip, int32_t wanted,
+                        struct mf_solve_moves *moves)
 {
     int32_t ranges[RANGES_MAX][2];
     int32_t range_count = list_ranges(model, ranges);
@@ -169,7 +171,10 @@ void mf_solve_move_list(const struct mf_model *model, int32_t wanted, struct mf_
     }
     int32_t parts = model->block_count < DEFER_PARTS ? model->block_count : DEFER_PARTS;
     for (int32_t part = 0; part <= parts; part++) {
-        add_move(moves, (struct mf_solve_move){.kind = MF_SOLVE_MOVE_DEFER,
-                                               .choice = model->block_count * part / parts});
+        for (int speculate = 0; speculate <= clip; speculate++) {
+            add_move(moves, (struct mf_solve_move){.kind = MF_SOLVE_MOVE_DEFER,
+                                                   .choice = model->block_count * part / parts,
+                                                   .other = speculate});
+        }
     }
 }

@@ -24,7 +24,7 @@ struct mf_solve_move {
     int32_t first, last; /* blocks */
     int32_t every, from; /* of the units there, each `every`-th from the `from`-th on */
     int choice;
-    int other; /* update choice of MF_SOLVE_MOVE_BOTH */
+    int other; /* update choice of MF_SOLVE_MOVE_BOTH; 1 = MF_SOLVE_MOVE_DEFER speculates */
     int only;  /* units with this optimizer, -1 = all */
 };
 
@@ -34,7 +34,8 @@ struct mf_solve_moves {
 };
 
 /* Until there are `wanted` of them or no more; `moves` is empty before. */
-void mf_solve_move_list(const struct mf_model *model, int32_t wanted, struct mf_solve_moves *moves);
+void mf_solve_move_list(const struct mf_model *model, bool clip, int32_t wanted,
+                        struct mf_solve_moves *moves);
 /* Changes `plan` as far as the pins allow. */
 void mf_solve_move_apply(const struct mf_solve_context *context, const struct mf_solve_move *move,
                          struct mf_plan *plan);

@@ -61,4 +61,5 @@ void mf_solve_random(const struct mf_model *model, const struct mf_workload *wor
         out->ring_slots += below(&state, 7);
     }
     out->deferred_blocks = below(&state, model->block_count + 1);
+    out->speculate = workload->clip && below(&state, 2) == 1;
 }

@@ -174,6 +174,7 @@ static enum mf_status try_seeds(struct mf_solve_context *context, int64_t overhe
 static bool same_plan(const struct mf_plan *a, const struct mf_plan *b)
 {
     bool same = a->ring_slots == b->ring_slots && a->deferred_blocks == b->deferred_blocks &&
+                a->speculate == b->speculate &&
                 memcmp(a->activations, b->activations,
                        (size_t)a->block_count * sizeof(*a->activations)) == 0;
     for (int32_t i = 0; i < a->unit_count && same; i++) {
@@ -407,15 +408,32 @@ static enum mf_status wander(struct mf_solve_context *context, const struct mf_s
     return status;
 }
 
+/* When updates run: all ways, because lane totals do not tell them apart. */
+static enum mf_status try_timings(struct mf_solve_context *context,
+                                  const struct mf_solve_moves *moves, struct best *best)
+{
+    enum mf_status status = MF_STATUS_OK;
+    for (int32_t i = 0; i < moves->count && status == MF_STATUS_OK; i++) {
+        if (moves->moves[i].kind == MF_SOLVE_MOVE_DEFER && !mf_solve_score_spent(context)) {
+            status = try_move(context, &moves->moves[i], best);
+        }
+    }
+    return status;
+}
+
 static enum mf_status improve(struct mf_solve_context *context, struct best *best)
 {
     struct mf_solve_moves moves = {0};
-    mf_solve_move_list(context->model, context->evaluations_max * MOVES_PER_EVALUATION, &moves);
+    mf_solve_move_list(context->model, context->request->workload.clip,
+                       context->evaluations_max * MOVES_PER_EVALUATION, &moves);
     struct ranked *order = calloc((size_t)moves.count + 1, sizeof(*order));
     MF_ASSERT(order != NULL);
     int32_t most = context->evaluations_max;
     context->evaluations_max -= (most - context->evaluations) / 2;
-    enum mf_status status = climb(context, &moves, order, best);
+    enum mf_status status = try_timings(context, &moves, best);
+    if (status == MF_STATUS_OK) {
+        status = climb(context, &moves, order, best);
+    }
     context->evaluations_max = most;
     if (status == MF_STATUS_OK) {
         status = wander(context, &moves, best);

@@ -20,30 +20,53 @@ const char *mf_step_phase_name(enum mf_phase phase)
     return names[phase];
 }
 
+enum mf_step_variant mf_step_variant_redo(enum mf_step_variant variant)
+{
+    switch (variant) {
+    case MF_STEP_RUN:
+        return MF_STEP_RUN_REDO;
+    case MF_STEP_FIRST:
+        return MF_STEP_FIRST_REDO;
+    case MF_STEP_FIRST_UPDATE:
+        return MF_STEP_FIRST_UPDATE_REDO;
+    case MF_STEP_FLUSH:
+        return MF_STEP_FLUSH_REDO;
+    default:
+        return variant;
+    }
+}
+
 struct mf_step_request mf_step_variant_request(const struct mf_plan *plan,
                                                enum mf_step_variant variant)
 {
-    static const struct mf_step_request requests[MF_STEP_VARIANT_COUNT] = {
-        [MF_STEP_RUN] = {.backward = true, .update = true},
-        [MF_STEP_FIRST] = {.micro_count = 1, .backward = true},
-        [MF_STEP_LATER] = {.micro_first = 1, .micro_count = 1, .backward = true},
-        [MF_STEP_FIRST_UPDATE] = {.micro_count = 1, .backward = true, .update = true},
-        [MF_STEP_LATER_UPDATE] = {.micro_first = 1,
-                                  .micro_count = 1,
-                                  .backward = true,
-                                  .update = true},
-        [MF_STEP_UPDATE] = {.update = true},
-        [MF_STEP_FLUSH] = {0},
-        [MF_STEP_EVALUATE] = {.micro_count = 1},
-        [MF_STEP_LOGITS] = {.micro_count = 1, .logits = true},
+    static const struct {
+        struct mf_step_request request;
+        bool begins; /* an optimizer step: what the one before left comes first */
+    } kinds[MF_STEP_VARIANT_COUNT] = {
+        [MF_STEP_RUN] = {{.backward = true, .update = true}, true},
+        [MF_STEP_FIRST] = {{.micro_count = 1, .backward = true}, true},
+        [MF_STEP_LATER] = {{.micro_first = 1, .micro_count = 1, .backward = true}, false},
+        [MF_STEP_FIRST_UPDATE] = {{.micro_count = 1, .backward = true, .update = true}, true},
+        [MF_STEP_LATER_UPDATE] =
+            {{.micro_first = 1, .micro_count = 1, .backward = true, .update = true}, false},
+        [MF_STEP_UPDATE] = {{.update = true}, false},
+        [MF_STEP_FLUSH] = {{0}, true},
+        [MF_STEP_EVALUATE] = {{.micro_count = 1}, false},
+        [MF_STEP_LOGITS] = {{.micro_count = 1, .logits = true}, false},
     };
-    struct mf_step_request request = requests[variant];
+    for (int plain = 0; plain < MF_STEP_VARIANT_COUNT; plain++) {
+        if (plain != (int)variant && mf_step_variant_redo((enum mf_step_variant)plain) == variant) {
+            struct mf_step_request request =
+                mf_step_variant_request(plan, (enum mf_step_variant)plain);
+            request.redo = plan->speculate;
+            return request;
+        }
+    }
+    struct mf_step_request request = kinds[variant].request;
     if (variant == MF_STEP_RUN) {
         request.micro_count = plan->workload.accumulation;
     }
-    request.pending =
-        plan->deferred_blocks > 0 && (variant == MF_STEP_RUN || variant == MF_STEP_FIRST ||
-                                      variant == MF_STEP_FIRST_UPDATE || variant == MF_STEP_FLUSH);
+    request.pending = kinds[variant].begins && (plan->deferred_blocks > 0 || plan->speculate);
     return request;
 }
 
@@ -214,6 +237,10 @@ static bool repeats(const struct mf_model *model, const struct mf_plan *plan,
         return true; /* as MF_STEP_FIRST and MF_STEP_FIRST_UPDATE */
     case MF_STEP_UPDATE:
     case MF_STEP_FLUSH:
+    case MF_STEP_FLUSH_REDO:
+    case MF_STEP_RUN_REDO:
+    case MF_STEP_FIRST_REDO:
+    case MF_STEP_FIRST_UPDATE_REDO:
         return true; /* has only the persistent buffers, which all have */
     case MF_STEP_LOGITS:
         return !model->executable;

@@ -33,6 +33,7 @@ struct mf_buffer {
     int32_t unit;       /* -1 = of no unit */
     int64_t bytes;      /* a multiple of MF_BUFFER_ALIGN */
     int64_t offset;     /* in its arena */
+    int64_t twin;       /* two halves that take turns, so many bytes apart; 0 = one */
     int32_t first_task; /* first and last in issue order that touch it; -1 = none */
     int32_t last_task;
     int32_t last_access[MF_LANE_COUNT]; /* last task of each lane that touches it; -1 = none */
@@ -44,6 +45,7 @@ struct mf_task_operand {
     int32_t buffer; /* -1 = operand not given */
     int64_t offset; /* bytes into the buffer */
     int64_t stride; /* elements between rows; 0 where no matrix */
+    bool next;      /* of twin halves the one that becomes present when the norm allows */
 };
 
 struct mf_task {
@@ -61,7 +63,8 @@ struct mf_task {
     int32_t micro;                  /* micro-batch within this graph */
     int32_t depends[MF_LANE_COUNT]; /* task index, -1 = none; own lane always -1 */
     bool signals;                   /* a task of another lane depends on this one */
-    bool pending;                   /* of an update that the step before deferred */
+    bool pending;                   /* of an update that the step before left */
+    bool speculative;               /* of an update that begins before the norm is known */
     int64_t link_bytes;             /* bytes that cross the link: copies, direct reads and writes */
     double expected_ns;             /* filled by the cost model; 0 until then */
 };
@@ -92,6 +95,7 @@ struct mf_step_request {
     bool backward;
     bool update;  /* norms, clipping, and the updates that are not deferred */
     bool pending; /* the deferred updates of the optimizer step before come first */
+    bool redo;    /* among them those whose speculation did not hold */
     bool logits;  /* forward only: logits of one position of each sequence instead of the loss */
 };
 
@@ -110,6 +114,10 @@ enum mf_step_variant {
     MF_STEP_FLUSH,    /* the deferred updates alone */
     MF_STEP_EVALUATE, /* forward only, loss */
     MF_STEP_LOGITS,   /* forward only, logits */
+    MF_STEP_RUN_REDO, /* those that begin with pending updates, after speculation failed */
+    MF_STEP_FIRST_REDO,
+    MF_STEP_FIRST_UPDATE_REDO,
+    MF_STEP_FLUSH_REDO,
     MF_STEP_VARIANT_COUNT
 };
 
@@ -127,6 +135,8 @@ enum mf_status mf_step_build(const struct mf_model *model, const struct mf_plan 
                              const struct mf_step_request *request,
                              struct mf_step *out) MF_MUST_USE;
 void mf_step_reset(struct mf_step *step);
+/* The variant that also redoes what speculation did wrong; `variant` where there is none. */
+enum mf_step_variant mf_step_variant_redo(enum mf_step_variant variant);
 /* The request of a variant under the plan's workload. */
 struct mf_step_request mf_step_variant_request(const struct mf_plan *plan,
                                                enum mf_step_variant variant);

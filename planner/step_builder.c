@@ -38,7 +38,7 @@ static const char *const accesses[MF_KERNEL_COUNT] = {
     [MF_KERNEL_GRADIENT_ACCUMULATE] = "rw",
     [MF_KERNEL_GRADIENT_NORM] = "rw",
     [MF_KERNEL_CLIP] = "rw",
-    [MF_KERNEL_ADAMW] = "rwwr",
+    [MF_KERNEL_ADAMW] = "rwwrww",
     [MF_KERNEL_COPY] = "rw",
 };
 
@@ -155,6 +155,7 @@ struct mf_task *mf_step_builder_task(struct mf_step_builder *builder, enum mf_la
         .block = builder->block,
         .micro = builder->micro,
         .pending = builder->pending,
+        .speculative = builder->speculative,
     };
     for (int i = 0; i < MF_LANE_COUNT; i++) {
         task->depends[i] = -1;
@@ -167,7 +168,11 @@ struct mf_task *mf_step_builder_task(struct mf_step_builder *builder, enum mf_la
             continue;
         }
         task->operands[i] = (struct mf_task_operand){
-            .buffer = refs[i].buffer, .offset = refs[i].offset, .stride = refs[i].stride};
+            .buffer = refs[i].buffer,
+            .offset = refs[i].offset,
+            .stride = refs[i].stride,
+            .next = refs[i].next,
+        };
         touch(builder, index, &refs[i], accesses[kernel][i] == 'w');
     }
     return task;
@@ -237,6 +242,16 @@ struct mf_step_ref mf_step_builder_panel(const struct mf_unit *unit, int32_t buf
                                 .resource = panel,
                                 .resource_count = 1,
                                 .offset = mf_model_panel_offset(unit, panel) * element_bytes};
+}
+
+struct mf_step_ref mf_step_builder_next(const struct mf_step_builder *builder,
+                                        const struct mf_unit *unit, struct mf_step_ref panel)
+{
+    if (builder->step->buffers[panel.buffer].twin > 0) {
+        panel.next = true;
+        panel.resource += unit->panel_count;
+    }
+    return panel;
 }
 
 struct mf_step_ref mf_step_builder_gradient(const struct mf_step_builder *builder, int32_t owner,

@@ -45,6 +45,7 @@ struct mf_step_ref {
     int32_t resource_count;
     int64_t offset;
     int64_t stride;
+    bool next; /* see struct mf_task_operand */
 };
 
 #define MF_STEP_NO_REF ((struct mf_step_ref){.buffer = -1})
@@ -89,7 +90,8 @@ struct mf_step_builder {
     int32_t pending_done; /* panels of the present block of pending updates that are laid out */
 
     /* Where we are. */
-    bool pending; /* laying out updates of the step before */
+    bool pending;     /* laying out updates of the step before */
+    bool speculative; /* or updates before the norm is known */
     enum mf_phase phase;
     int32_t block;
     int32_t micro;
@@ -127,6 +129,9 @@ struct mf_step_ref mf_step_builder_whole(int32_t buffer, int64_t stride);
 /* A panel of a buffer that holds all of a unit's elements. */
 struct mf_step_ref mf_step_builder_panel(const struct mf_unit *unit, int32_t buffer, int32_t panel,
                                          int64_t element_bytes);
+/* The same panel in the other half of a buffer of twins; of any other buffer itself. */
+struct mf_step_ref mf_step_builder_next(const struct mf_step_builder *builder,
+                                        const struct mf_unit *unit, struct mf_step_ref panel);
 /* A panel of the whole gradient that the update reads. */
 struct mf_step_ref mf_step_builder_gradient(const struct mf_step_builder *builder, int32_t owner,
                                             int32_t panel);
@@ -153,7 +158,9 @@ struct mf_step_ref mf_step_gradient_target(struct mf_step_builder *builder, int3
                                            int32_t panel, uint32_t *flags);
 void mf_step_gradient_deliver(struct mf_step_builder *builder, int32_t unit, int32_t panel,
                               struct mf_step_ref target);
-/* step_update.c: what follows a finished gradient, its norm and, where nothing holds it up, its
+/* step_update.c: whether the update of `owner` begins before the norm is known. */
+bool mf_step_update_speculates(const struct mf_step_builder *builder, int32_t owner);
+/* What follows a finished gradient, its norm and, where nothing holds it up, its
  * update; the end of an optimizer step. */
 void mf_step_update_gradient(struct mf_step_builder *builder, int32_t owner, int32_t panel);
 void mf_step_update_finish(struct mf_step_builder *builder);

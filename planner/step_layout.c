@@ -14,6 +14,20 @@ static int32_t *per_unit(const struct mf_step_builder *builder)
     return array;
 }
 
+/* Parameters or state in host memory; twice where an update may have to be undone. */
+static int32_t host_panels(struct mf_step_builder *builder, int32_t index, enum mf_purpose purpose,
+                           int64_t bytes)
+{
+    int32_t panels = builder->model->units[index].panel_count;
+    bool twins = mf_step_update_speculates(builder, index);
+    int64_t half = (bytes + MF_BUFFER_ALIGN - 1) / MF_BUFFER_ALIGN * MF_BUFFER_ALIGN;
+    int32_t buffer =
+        mf_step_builder_buffer(builder, MF_SPACE_HOST, purpose, twins ? 2 * half : bytes,
+                               twins ? 2 * panels : panels, index);
+    builder->step->buffers[buffer].twin = twins ? half : 0;
+    return buffer;
+}
+
 static void build_unit(struct mf_step_builder *builder, int32_t index)
 {
     struct mf_step_layout *layout = &builder->step->layout;
@@ -27,18 +41,18 @@ static void build_unit(struct mf_step_builder *builder, int32_t index)
             builder, MF_SPACE_DEVICE, MF_PURPOSE_WEIGHT, unit->elements * 2, panels, index);
     }
     if (!resident || decision->optimizer == MF_OPTIMIZER_CPU) {
-        layout->weight_host[index] = mf_step_builder_buffer(
-            builder, MF_SPACE_HOST, MF_PURPOSE_WEIGHT, unit->elements * 2, panels, index);
+        layout->weight_host[index] =
+            host_panels(builder, index, MF_PURPOSE_WEIGHT, unit->elements * 2);
     }
     int64_t gradient_bytes = unit->elements * (mf_step_builder_sums(builder, index) ? 4 : 2);
     enum mf_space gradient_space =
         decision->gradient == MF_GRADIENT_DEVICE ? MF_SPACE_DEVICE : MF_SPACE_HOST;
     layout->gradient[index] = mf_step_builder_buffer(builder, gradient_space, MF_PURPOSE_GRADIENT,
                                                      gradient_bytes, panels, index);
-    enum mf_space state_space =
-        decision->optimizer == MF_OPTIMIZER_GPU ? MF_SPACE_DEVICE : MF_SPACE_HOST;
-    layout->state[index] = mf_step_builder_buffer(builder, state_space, MF_PURPOSE_STATE,
-                                                  unit->elements * 12, panels, index);
+    layout->state[index] = decision->optimizer == MF_OPTIMIZER_GPU
+                               ? mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_STATE,
+                                                        unit->elements * 12, panels, index)
+                               : host_panels(builder, index, MF_PURPOSE_STATE, unit->elements * 12);
 }
 
 static void want(int64_t *slot_bytes, bool wanted, int64_t bytes)

@@ -59,6 +59,40 @@ static struct mf_shape adamw_shape(const struct mf_step_builder *builder, int32_
     return shape;
 }
 
+bool mf_step_update_speculates(const struct mf_step_builder *builder, int32_t owner)
+{
+    const struct mf_unit_decision *decision = mf_step_builder_decision(builder, owner);
+    return builder->plan->workload.clip && builder->plan->speculate &&
+           builder->model->units[owner].block >= builder->plan->deferred_blocks &&
+           (decision->optimizer == MF_OPTIMIZER_CPU ||
+            (decision->optimizer == MF_OPTIMIZER_GPU_STREAM &&
+             decision->forward != MF_WEIGHT_FORWARD_RESIDENT));
+}
+
+/* With speculation what cannot be undone waits for the next forward. */
+static bool is_deferred(const struct mf_step_builder *builder, int32_t owner)
+{
+    return builder->model->units[owner].block < builder->plan->deferred_blocks ||
+           (builder->plan->workload.clip && builder->plan->speculate &&
+            !mf_step_update_speculates(builder, owner));
+}
+
+/* What runs in the next forward, of the step before. */
+static bool is_pending(const struct mf_step_builder *builder, int32_t owner)
+{
+    return is_deferred(builder, owner) ||
+           (builder->request.redo && mf_step_update_speculates(builder, owner));
+}
+
+/* A panel of parameters or state as an update leaves it: a speculative one spares what it read. */
+static struct mf_step_ref result(const struct mf_step_builder *builder, int32_t owner,
+                                 struct mf_step_ref panel)
+{
+    return builder->speculative
+               ? mf_step_builder_next(builder, &builder->model->units[owner], panel)
+               : panel;
+}
+
 static void adamw(struct mf_step_builder *builder, enum mf_lane lane, int32_t owner, int32_t panel,
                   struct mf_step_ref gradient, struct mf_step_ref state, struct mf_step_ref weight)
 {
@@ -68,9 +102,16 @@ static void adamw(struct mf_step_builder *builder, enum mf_lane lane, int32_t ow
         .resource_count = 1,
         .offset = builder->pending ? (int64_t)sizeof(struct mf_control) : 0,
     };
-    struct mf_step_ref refs[] = {gradient, state, weight, control};
-    struct mf_task *task = mf_step_builder_task(builder, lane, MF_KERNEL_ADAMW,
-                                                adamw_shape(builder, owner, panel), refs, 4);
+    /* On the device the results go to the other half with the copies home. */
+    bool apart = builder->speculative && lane == MF_LANE_CPU;
+    struct mf_step_ref refs[] = {gradient,
+                                 state,
+                                 weight,
+                                 control,
+                                 result(builder, owner, state),
+                                 result(builder, owner, weight)};
+    struct mf_task *task = mf_step_builder_task(
+        builder, lane, MF_KERNEL_ADAMW, adamw_shape(builder, owner, panel), refs, apart ? 6 : 4);
     task->unit = owner;
     task->panel = panel;
 }
@@ -98,8 +139,8 @@ static void issue_uploads(struct mf_step_builder *builder)
         int32_t panel = builder->uploads[i].panel;
         const struct mf_unit *unit = &builder->model->units[owner];
         builder->block = unit->block;
-        mf_step_builder_copy(builder,
-                             mf_step_builder_panel(unit, layout->weight_host[owner], panel, 2),
+        struct mf_step_ref from = mf_step_builder_panel(unit, layout->weight_host[owner], panel, 2);
+        mf_step_builder_copy(builder, result(builder, owner, from),
                              mf_step_builder_panel(unit, layout->weight_device[owner], panel, 2),
                              mf_model_panel_size(unit, panel) * 2, owner, panel);
     }
@@ -145,13 +186,13 @@ static void finish_passing(struct mf_step_builder *builder, const struct mf_step
 
     builder->block = unit->block;
     adamw(builder, MF_LANE_COMPUTE, owner, panel, passing->gradient, passing->state, weight);
-    mf_step_builder_copy(builder, passing->state,
-                         mf_step_builder_panel(unit, layout->state[owner], panel, 12),
-                         elements * 12, owner, panel);
+    struct mf_step_ref home = mf_step_builder_panel(unit, layout->state[owner], panel, 12);
+    mf_step_builder_copy(builder, passing->state, result(builder, owner, home), elements * 12,
+                         owner, panel);
     if (!resident) {
-        mf_step_builder_copy(builder, weight,
-                             mf_step_builder_panel(unit, layout->weight_host[owner], panel, 2),
-                             elements * 2, owner, panel);
+        home = mf_step_builder_panel(unit, layout->weight_host[owner], panel, 2);
+        mf_step_builder_copy(builder, weight, result(builder, owner, home), elements * 2, owner,
+                             panel);
     }
     builder->block = block;
 }
@@ -224,17 +265,14 @@ static void update_panel(struct mf_step_builder *builder, int32_t owner, int32_t
     builder->phase = phase;
 }
 
-static bool is_deferred(const struct mf_step_builder *builder, int32_t owner)
-{
-    return builder->model->units[owner].block < builder->plan->deferred_blocks;
-}
-
 void mf_step_update_gradient(struct mf_step_builder *builder, int32_t owner, int32_t panel)
 {
     norm(builder, owner, panel);
-    if (!builder->plan->workload.clip && !is_deferred(builder, owner)) {
+    builder->speculative = mf_step_update_speculates(builder, owner);
+    if (builder->speculative || (!builder->plan->workload.clip && !is_deferred(builder, owner))) {
         update_panel(builder, owner, panel);
     }
+    builder->speculative = false;
 }
 
 void mf_step_update_finish(struct mf_step_builder *builder)
@@ -246,7 +284,8 @@ void mf_step_update_finish(struct mf_step_builder *builder)
     for (int pass = 0; pass < 2; pass++) {
         for (int32_t i = model->unit_count - 1; i >= 0; i--) {
             bool norms = pass == 0 && alone;
-            bool updates = pass == 1 && (alone || waits) && !is_deferred(builder, i);
+            bool updates = pass == 1 && (alone || waits) && !is_deferred(builder, i) &&
+                           !mf_step_update_speculates(builder, i);
             if (model->units[i].owner != i) {
                 continue;
             }
@@ -260,23 +299,33 @@ void mf_step_update_finish(struct mf_step_builder *builder)
                 }
             }
         }
+        builder->speculative = waits && builder->plan->speculate;
         finish_oldest(builder, 0);
+        builder->speculative = false;
         if (pass == 0) {
             builder->block = -1;
             clip(builder);
         }
     }
+    builder->speculative = waits && builder->plan->speculate;
     issue_uploads(builder);
+    builder->speculative = false;
 }
 
 /* ---- updates of the step before ---- */
 
-static int32_t count_panels(const struct mf_model *model, int32_t block)
+static int32_t pending_panels(const struct mf_step_builder *builder, int32_t unit)
 {
+    const struct mf_unit *shape = &builder->model->units[unit];
+    return shape->owner == unit && is_pending(builder, unit) ? shape->panel_count : 0;
+}
+
+static int32_t count_pending(const struct mf_step_builder *builder, int32_t block)
+{
+    const struct mf_block *extent = &builder->model->blocks[block];
     int32_t count = 0;
-    for (int32_t i = 0; i < model->blocks[block].unit_count; i++) {
-        int32_t unit = model->blocks[block].unit_first + i;
-        count += model->units[unit].owner == unit ? model->units[unit].panel_count : 0;
+    for (int32_t i = 0; i < extent->unit_count; i++) {
+        count += pending_panels(builder, extent->unit_first + i);
     }
     return count;
 }
@@ -284,21 +333,17 @@ static int32_t count_panels(const struct mf_model *model, int32_t block)
 void mf_step_update_advance(struct mf_step_builder *builder, int32_t block, int32_t part,
                             int32_t parts)
 {
-    const struct mf_model *model = builder->model;
+    const struct mf_block *extent = &builder->model->blocks[block];
     int32_t present = builder->block;
-    if (block >= builder->plan->deferred_blocks) {
-        return;
-    }
-    int32_t wanted = (int32_t)((int64_t)count_panels(model, block) * part / parts);
+    int32_t wanted = (int32_t)((int64_t)count_pending(builder, block) * part / parts);
     int32_t seen = 0;
     builder->block = block;
     builder->pending = true;
-    for (int32_t i = 0; i < model->blocks[block].unit_count; i++) {
-        int32_t unit = model->blocks[block].unit_first + i;
-        int32_t count = model->units[unit].owner == unit ? model->units[unit].panel_count : 0;
+    for (int32_t i = 0; i < extent->unit_count; i++) {
+        int32_t count = pending_panels(builder, extent->unit_first + i);
         for (int32_t panel = 0; panel < count; panel++, seen++) {
             if (seen >= builder->pending_done && seen < wanted) {
-                update_panel(builder, unit, panel);
+                update_panel(builder, extent->unit_first + i, panel);
             }
         }
     }
@@ -310,8 +355,7 @@ void mf_step_update_advance(struct mf_step_builder *builder, int32_t block, int3
 void mf_step_update_arrive(struct mf_step_builder *builder, int32_t block)
 {
     enum mf_phase phase = builder->phase;
-    MF_ASSERT(block >= builder->plan->deferred_blocks ||
-              builder->pending_done == count_panels(builder->model, block));
+    MF_ASSERT(builder->pending_done == count_pending(builder, block));
     builder->phase = MF_PHASE_UPDATE;
     builder->pending = true;
     builder->pending_done = 0;
@@ -323,7 +367,7 @@ void mf_step_update_arrive(struct mf_step_builder *builder, int32_t block)
 
 void mf_step_update_flush(struct mf_step_builder *builder)
 {
-    for (int32_t block = 0; block < builder->plan->deferred_blocks; block++) {
+    for (int32_t block = 0; block < builder->model->block_count; block++) {
         mf_step_update_advance(builder, block, 1, 1);
         mf_step_update_arrive(builder, block);
     }

@@ -14,7 +14,8 @@
 void *mf_executor_host_pointer(const struct mf_executor *executor, int32_t buffer, int64_t offset)
 {
     const struct mf_buffer *place = &executor->steps[0].buffers[buffer];
-    return executor->bases[place->space] + place->offset + offset;
+    return executor->bases[place->space] + place->offset + place->twin * executor->second_half +
+           offset;
 }
 
 void *mf_executor_transfer(const struct mf_executor *executor)
@@ -138,6 +139,7 @@ enum mf_status mf_executor_open(const struct mf_device_interface *interface,
     executor->device = device;
     executor->model = model;
     executor->plan = plan;
+    executor->speculating = plan->speculate;
     MF_TRY_GOTO(build_steps(executor), failed);
     build_shadows(executor);
     MF_TRY_GOTO(reserve(executor, progress, context), failed);
@@ -200,14 +202,14 @@ static void follow_weights(struct mf_executor *executor, const struct mf_step *s
     bool copy = task->kernel == MF_KERNEL_COPY;
     bool update = task->kernel == MF_KERNEL_ADAMW;
     const struct mf_executor_weights none = {.unit = -1};
-    struct mf_executor_weights uses[3] = {none, none, none};
-    for (int i = 0; i < 3; i++) {
+    struct mf_executor_weights uses[6] = {none, none, none, none, none, none};
+    for (int i = 0; i < 6; i++) {
         int32_t buffer = task->operands[i].buffer;
         if (buffer >= 0 && buffer < step->layout.persistent_count) {
             uses[i] = executor->weights[buffer];
         }
     }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 6; i++) {
         if (uses[i].unit < 0 || task->panel < 0) {
             continue;
         }
@@ -215,7 +217,7 @@ static void follow_weights(struct mf_executor *executor, const struct mf_step *s
             &executor->shadows[executor->shadow_first[uses[i].unit] + task->panel];
         if (copy && i == 1 && uses[0].unit == uses[1].unit) {
             mf_shadow_copy(shadow, uses[i].space);
-        } else if ((copy && i == 1) || (update && i == 2)) {
+        } else if ((copy && i == 1) || (update && (i == 2 || i == 5))) {
             mf_shadow_write(shadow, uses[i].space);
         } else {
             mf_shadow_read(shadow, uses[i].space);
@@ -241,7 +243,9 @@ static void resolve(const struct mf_executor *executor, const struct mf_step *st
         const struct mf_buffer *buffer = &step->buffers[task->operands[i].buffer];
         char *base = buffer->space == MF_SPACE_HOST && !on_host ? executor->host_on_device
                                                                 : executor->bases[buffer->space];
-        call->operands[i].pointer = base + buffer->offset + task->operands[i].offset;
+        int half = task->operands[i].next ^ executor->second_half;
+        call->operands[i].pointer =
+            base + buffer->offset + buffer->twin * half + task->operands[i].offset;
         call->operands[i].stride = task->operands[i].stride;
     }
 }
@@ -260,7 +264,8 @@ static enum mf_status issue(struct mf_executor *executor, const struct mf_step *
             }
         }
         /* Without its work a task still orders those around it. */
-        if (!task->pending || executor->pending) {
+        if ((!task->pending || executor->pending) &&
+            (!task->speculative || executor->speculating)) {
             follow_weights(executor, step, task);
             resolve(executor, step, task, position, &call);
             MF_TRY(interface->submit(device, task->lane, &call, i));
@@ -328,6 +333,7 @@ static void set_control(struct mf_executor *executor, const struct mf_step *step
 static enum mf_status run_graph(struct mf_executor *executor, enum mf_step_variant variant,
                                 int32_t position, const struct mf_adam *adam)
 {
+    variant = executor->redo ? mf_step_variant_redo(variant) : variant;
     const struct mf_step *step = &executor->steps[variant];
     if (executor->failed) {
         return mf_status_set(MF_STATUS_DEVICE, "the job failed before; it can only be closed");
@@ -344,6 +350,7 @@ static enum mf_status run_graph(struct mf_executor *executor, enum mf_step_varia
     }
     executor->failed = status != MF_STATUS_OK;
     executor->pending &= !step->request.pending;
+    executor->redo &= !step->request.pending;
     executor->last_variant = variant;
     if (!executor->failed) {
         measure(executor, step, issued_ns - start_ns, mf_clock_ns() - start_ns);
@@ -443,15 +450,35 @@ static struct mf_micro_result read_result(const struct mf_executor *executor, in
     return (struct mf_micro_result){.loss_sum = result[0], .token_count = (int64_t)result[1]};
 }
 
-static void finish_update(struct mf_executor *executor, struct mf_update_result *update)
+/* Whether what speculated in the last graph counts: it took the gradient's scale to be what it is
+ * without clipping. If not, its halves are forgotten, and the weights it sent to the device are
+ * sent again. Where the last norm was clipped the next will be, more often than not: then no work
+ * is spent on speculation. */
+static void judge_speculation(struct mf_executor *executor, bool speculated)
+{
+    const struct mf_control *control = control_block(executor);
+    bool held =
+        control->skipped == 0 && control->gradient_scale == 1.0 / (double)control->token_count;
+    executor->second_half ^= speculated && held;
+    executor->redo = speculated ? !held : control->skipped == 0;
+    executor->speculating = held;
+}
+
+/* `alone`: the update had a graph of its own, in which nothing speculates. */
+static void finish_update(struct mf_executor *executor, bool alone, struct mf_update_result *update)
 {
     const struct mf_control *control = control_block(executor);
     executor->step += control->skipped == 0;
     executor->pending = control->skipped == 0 && executor->plan->deferred_blocks > 0;
+    if (executor->plan->speculate) {
+        judge_speculation(executor, executor->speculating && !alone);
+        executor->pending = control->skipped == 0 || executor->redo;
+    }
     *update = (struct mf_update_result){
         .step = executor->step,
         .norm = control->norm,
         .skipped = control->skipped != 0,
+        .redone = executor->redo,
         .token_count = executor->token_count,
         .loss_sum = executor->loss_sum,
     };
@@ -492,7 +519,7 @@ enum mf_status mf_executor_forward_backward(struct mf_executor *executor, const 
     executor->micro_count++;
     executor->loss_sum += out->loss_sum;
     if (adam != NULL) {
-        finish_update(executor, update);
+        finish_update(executor, false, update);
     }
     return MF_STATUS_OK;
 }
@@ -507,7 +534,7 @@ enum mf_status mf_executor_update(struct mf_executor *executor, const struct mf_
                                     "the last OptimStep");
     }
     MF_TRY(run_graph(executor, MF_STEP_UPDATE, 0, adam));
-    finish_update(executor, update);
+    finish_update(executor, true, update);
     return MF_STATUS_OK;
 }
 
@@ -530,7 +557,7 @@ enum mf_status mf_executor_run(struct mf_executor *executor, const int32_t *toke
     for (int32_t i = 0; i < count; i++) {
         executor->loss_sum += read_result(executor, i).loss_sum;
     }
-    finish_update(executor, update);
+    finish_update(executor, false, update);
     return MF_STATUS_OK;
 }
 

@@ -44,6 +44,7 @@ struct mf_update_result {
     int64_t step;        /* AdamW steps done */
     double norm;         /* global norm of the mean gradient */
     bool skipped;        /* nothing was changed */
+    bool redone;         /* the norm was clipped: updates that speculate run after it */
     int64_t token_count; /* over all micro-batches since the last update */
     double loss_sum;
 };

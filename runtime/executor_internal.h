@@ -27,7 +27,10 @@ struct mf_executor {
     int32_t micro_count; /* gathered since the last update */
     int64_t token_count;
     double loss_sum;
-    bool pending; /* updates that the plan deferred are not done yet */
+    bool pending;     /* updates that the plan deferred are not done yet, */
+    bool redo;        /* or those that speculated, whose results do not count or were not made */
+    bool speculating; /* in the next optimizer step: the last norm would have allowed it */
+    int second_half;  /* 1 = of twin halves the second is present */
     bool failed;
     bool trace;
     enum mf_step_variant last_variant;

@@ -220,6 +220,7 @@ enum mf_status mf_convert_plan(struct mf_service *service, const struct mf_plan 
     message->planner_version = plan->planner_version;
     message->ring_slots = plan->ring_slots;
     message->deferred_blocks = plan->deferred_blocks;
+    message->speculate = plan->speculate;
     message->n_units = (size_t)plan->unit_count;
     message->units = mf_arena_alloc(arena, message->n_units + 1, sizeof(*message->units));
     for (int32_t i = 0; i < plan->unit_count; i++) {

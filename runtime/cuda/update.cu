@@ -156,10 +156,11 @@ static __global__ void __launch_bounds__(THREADS) adamw(struct adamw_job job)
 {
     const struct mf_adamw_scalars scalars = job.prepared->scalars;
     int64_t step = (int64_t)gridDim.x * THREADS;
-    if (job.prepared->skipped != 0) {
-        return;
-    }
     for (int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x; at < job.n; at += step) {
+        if (job.prepared->skipped != 0) { /* the weight may lie in a slot that is copied home */
+            job.weight[at] = narrow_bits(job.state[at]);
+            continue;
+        }
         float gradient = job.fp32 ? ((const float *)job.gradient)[at]
                                   : widen_bits(((const uint16_t *)job.gradient)[at]);
         float master = job.state[at];

@@ -1,6 +1,9 @@
 /* Gradients and the optimizer on the host: what the CPU lane runs, for the host device and beside a
  * GPU. kernel.h says what each operand is, adamw.h holds the arithmetic. */
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "runtime/host/adamw.h"
 #include "runtime/host/bf16.h"
@@ -188,6 +191,58 @@ struct adamw_job {
     struct mf_adamw_scalars scalars;
 };
 
+/* Copies past the caches: what is written here is not read again in this step. An ordinary store
+ * would first read the line it overwrites. settle() makes such stores visible to others. */
+#ifdef __SSE2__
+static void stream_out(void *to, const void *from, size_t bytes)
+{
+    unsigned char *out = to;
+    const unsigned char *in = from;
+    size_t head = (16 - ((uintptr_t)out & 15)) & 15;
+    head = head < bytes ? head : bytes;
+    memcpy(out, in, head);
+    size_t at = head;
+    for (; at + 16 <= bytes; at += 16) {
+        _mm_stream_si128((__m128i *)(void *)(out + at),
+                         _mm_loadu_si128((const __m128i *)(const void *)(in + at)));
+    }
+    memcpy(out + at, in + at, bytes - at);
+}
+
+static void settle(void)
+{
+    _mm_sfence();
+}
+#else
+static void stream_out(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+
+static void settle(void)
+{
+}
+#endif
+
+/* As adamw from `start` on, with other places for the results. */
+static void adamw_apart(const struct adamw_job *job, float decay, const float *gradient,
+                        int64_t start, int64_t count)
+{
+    const struct mf_operand *operands = job->call->operands;
+    int64_t n = job->call->shape.n;
+    size_t bytes = (size_t)count * sizeof(float);
+    float state[3][ADAMW_GRAIN];
+    uint16_t weight[ADAMW_GRAIN];
+    for (int part = 0; part < 3; part++) {
+        memcpy(state[part], (const float *)operands[1].pointer + part * n + start, bytes);
+    }
+    adamw(&job->scalars, decay, gradient, state[0], state[1], state[2], weight, count);
+    for (int part = 0; part < 3; part++) {
+        stream_out((float *)operands[4].pointer + part * n + start, state[part], bytes);
+    }
+    stream_out((uint16_t *)operands[5].pointer + start, weight, bytes / 2);
+}
+
 /* Elements first..end, all of one segment. */
 static void adamw_segment(const struct adamw_job *job, bool decayed, int64_t first, int64_t end)
 {
@@ -205,9 +260,15 @@ static void adamw_segment(const struct adamw_job *job, bool decayed, int64_t fir
         } else {
             accumulate((const uint16_t *)call->operands[0].pointer + start, widened, true, count);
         }
-        adamw(&job->scalars, decayed ? job->scalars.decay : 1.0f, gradient, state + start,
-              state + n + start, state + 2 * n + start, weight + start, count);
+        float decay = decayed ? job->scalars.decay : 1.0f;
+        if (call->operands[4].pointer != NULL) {
+            adamw_apart(job, decay, gradient, start, count);
+        } else {
+            adamw(&job->scalars, decay, gradient, state + start, state + n + start,
+                  state + 2 * n + start, weight + start, count);
+        }
     }
+    settle();
 }
 
 static void adamw_range(const void *argument, int64_t first, int64_t end)
@@ -219,11 +280,23 @@ static void adamw_range(const void *argument, int64_t first, int64_t end)
     adamw_segment(job, (job->call->shape.flags & MF_SHAPE_DECAY_REST) != 0, border, end);
 }
 
+/* What a skipped update leaves: the weight may lie in a slot that is copied home. */
+static void adamw_skipped(const void *argument, int64_t first, int64_t end)
+{
+    const struct mf_kernel_call *call = argument;
+    const float *master = call->operands[1].pointer;
+    uint16_t *weight = call->operands[2].pointer;
+    for (int64_t i = first; i < end; i++) {
+        weight[i] = mf_bf16_from_float(master[i]);
+    }
+}
+
 enum mf_status mf_host_update_adamw(struct mf_host_context *context,
                                     const struct mf_kernel_call *call)
 {
     const struct mf_control *control = call->operands[3].pointer;
     if (control->skipped != 0) {
+        mf_host_context_rows(context, call->shape.n, UPDATE_WORK, adamw_skipped, call);
         return MF_STATUS_OK;
     }
     struct adamw_job job = {.call = call, .scalars = mf_adamw_prepare(control)};

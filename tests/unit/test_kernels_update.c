@@ -195,10 +195,57 @@ static void test_adamw_skipped(void **state)
     bench_dense(&bench, 2, 2, 100);
     bench.call.operands[3].pointer = &control;
     bench_run(&bench, MF_KERNEL_ADAMW);
-    for (int index = 0; index < 3; index++) {
+    for (int index = 0; index < 2; index++) {
         assert_memory_equal(bench.operands[index].now, bench.operands[index].before,
                             bench.operands[index].bytes);
     }
+    for (int64_t at = 0; at < 100; at++) { /* whatever was in its place */
+        assert_near(bench_out(&bench, 2, 0, at), bench_in(&bench, 1, 0, at), 0, 0.004);
+    }
+    bench_reset(&bench);
+}
+
+/* Results in another place are those in place, and what was read stays as it is. */
+static void test_adamw_apart(void **state)
+{
+    (void)state;
+    enum { COUNT = 3001 };
+    struct mf_control control = {
+        .learning_rate = 0.1,
+        .beta1 = 0.9,
+        .beta2 = 0.99,
+        .eps = 1e-8,
+        .weight_decay = 0.1,
+        .step = 3,
+        .gradient_scale = 0.5,
+    };
+    struct bench bench = {.call.shape = {.n = COUNT, .k = 2000, .flags = MF_SHAPE_DECAY_FIRST}};
+    struct mf_host_context context;
+    bench_dense(&bench, 0, 2, COUNT);
+    bench_dense(&bench, 1, 4, 3 * COUNT);
+    bench_dense(&bench, 2, 2, COUNT);
+    for (int64_t at = 2 * COUNT; at < 3 * COUNT; at++) {
+        bench_set(&bench, 1, at, harness_random_between(0, 1)); /* v is not negative */
+    }
+    bench.call.operands[3].pointer = &control;
+    bench_run(&bench, MF_KERNEL_ADAMW);
+    struct mf_kernel_call call = bench.call;
+    float *apart = malloc(COUNT * 12 + 4);
+    float *before = malloc(COUNT * 12);
+    uint16_t *weight = malloc(COUNT * 2 + 2);
+    memcpy(before, bench.operands[1].before, COUNT * 12);
+    call.operands[1].pointer = before;
+    call.operands[4].pointer = apart + 1; /* not aligned to a vector */
+    call.operands[5].pointer = weight + 1;
+    assert_ok(mf_host_context_open("test", 2, &context));
+    assert_ok(mf_host_kernels_run(&context, &call));
+    mf_host_context_close(&context);
+    assert_memory_equal(apart + 1, bench.operands[1].now, COUNT * 12);
+    assert_memory_equal(weight + 1, bench.operands[2].now, COUNT * 2);
+    assert_memory_equal(before, bench.operands[1].before, COUNT * 12);
+    free(before);
+    free(apart);
+    free(weight);
     bench_reset(&bench);
 }
 
@@ -349,7 +396,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accumulate),    cmocka_unit_test(test_norm),
         cmocka_unit_test(test_clip),          cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_adamw_skipped), cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_adamw_skipped), cmocka_unit_test(test_adamw_apart),
+        cmocka_unit_test(test_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
