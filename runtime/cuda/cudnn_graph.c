@@ -1,177 +1,16 @@
-/* Tables of tensors and operations, and how they become descriptors; see cudnn_graph.h. The graphs
- * are those of cuDNN's documentation of scaled dot-product attention (Graph API, "Attention"):
- * engines find them by their pattern, so every operation stands where they look for it. */
+/* From tables of tensors and operations to descriptors and a plan; see cudnn_graph.h. */
 #include "runtime/cuda/cudnn_graph.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/cuda/cudnn_tables.h"
+
 #define RANK 4 /* [sequences, heads, rows, columns] */
 #define CONFIGS_MAX 8
 #define NOTES_MAX 16
-
-/* How a tensor's sizes and strides follow from the key. */
-enum form {
-    FORM_QUERIES, /* [b, heads, s, d] of an operand */
-    FORM_KEYS,    /* [b, kv_heads, s, d] of an operand */
-    FORM_KEYS_T,  /* [b, kv_heads, d, s] of an operand */
-    FORM_DENSE,   /* [b, heads, s, d] */
-    FORM_SCORES,  /* [b, heads, s, s] */
-    FORM_SCORES_T,
-    FORM_ROWS, /* [b, heads, s, 1] */
-    FORM_SCALAR,
-};
-
-/* Where a tensor's values are, beside the operands 0.. of the kernel call. */
-enum { IN_DELTA = MF_CUDA_CUDNN_DELTA, VIRTUAL, VALUE_SCALE, VALUE_HIDDEN, VALUE_ONE };
-
-#define BF16 CUDNN_DATA_BFLOAT16
-#define FP32 CUDNN_DATA_FLOAT
-#define INT32 CUDNN_DATA_INT32
-#define BOOL CUDNN_DATA_BOOLEAN
-
-/* X(name, form, type, place). The same keys or values in two forms are two tensors. */
-#define TENSOR_MAP(X)                                                                              \
-    X(NONE, SCALAR, FP32, VIRTUAL)                                                                 \
-    X(Q, QUERIES, BF16, 0)                                                                         \
-    X(K_T, KEYS_T, BF16, 1)                                                                        \
-    X(V, KEYS, BF16, 2)                                                                            \
-    X(V_T, KEYS_T, BF16, 2)                                                                        \
-    X(O, QUERIES, BF16, 3)                                                                         \
-    X(LSE, ROWS, FP32, 4)                                                                          \
-    X(DO, QUERIES, BF16, 5)                                                                        \
-    X(DQ, QUERIES, BF16, 6)                                                                        \
-    X(DK, KEYS, BF16, 7)                                                                           \
-    X(DV, KEYS, BF16, 8)                                                                           \
-    X(SCALE, SCALAR, FP32, VALUE_SCALE)                                                            \
-    X(HIDDEN, SCALAR, FP32, VALUE_HIDDEN)                                                          \
-    X(ONE, SCALAR, FP32, VALUE_ONE)                                                                \
-    X(SCORES, SCORES, FP32, VIRTUAL)                                                               \
-    X(SCALED, SCORES, FP32, VIRTUAL)                                                               \
-    X(LOWERED, SCORES, FP32, VIRTUAL)                                                              \
-    X(QUERY_INDEX, SCORES, INT32, VIRTUAL)                                                         \
-    X(KEY_INDEX, SCORES, INT32, VIRTUAL)                                                           \
-    X(SEEN, SCORES, BOOL, VIRTUAL)                                                                 \
-    X(MASKED, SCORES, FP32, VIRTUAL)                                                               \
-    X(TOP, ROWS, FP32, VIRTUAL)                                                                    \
-    X(POWER, SCORES, FP32, VIRTUAL)                                                                \
-    X(SUM, ROWS, FP32, VIRTUAL)                                                                    \
-    X(LOG, ROWS, FP32, VIRTUAL)                                                                    \
-    X(P, SCORES, BF16, VIRTUAL)                                                                    \
-    X(P_T, SCORES_T, BF16, VIRTUAL)                                                                \
-    X(O_DO, DENSE, FP32, VIRTUAL)                                                                  \
-    X(O_DO_SUM, ROWS, FP32, VIRTUAL)                                                               \
-    X(DELTA, ROWS, FP32, IN_DELTA)                                                                 \
-    X(DV_ALL, DENSE, BF16, VIRTUAL)                                                                \
-    X(DP, SCORES, FP32, VIRTUAL)                                                                   \
-    X(DP_DELTA, SCORES, FP32, VIRTUAL)                                                             \
-    X(DS, SCORES, FP32, VIRTUAL)                                                                   \
-    X(DS_SCALED, SCORES, FP32, VIRTUAL)                                                            \
-    X(DS_T, SCORES_T, BF16, VIRTUAL)                                                               \
-    X(DK_ALL, DENSE, BF16, VIRTUAL)                                                                \
-    X(K, KEYS, BF16, VIRTUAL)
-
-enum tensor {
-#define X(name, form, type, place) name,
-    TENSOR_MAP(X)
-#undef X
-        TENSOR_COUNT
-};
-
-static const struct {
-    enum form form;
-    cudnnDataType_t type;
-    int place;
-    const char *name;
-} tensors[TENSOR_COUNT] = {
-#define X(name, form, type, place) [name] = {FORM_##form, type, place, #name},
-    TENSOR_MAP(X)
-#undef X
-};
-
-enum operation { OP_POINTWISE, OP_MATMUL, OP_REDUCE, OP_RESHAPE };
-
-/* out = operation(x, b, t). `mode` is cuDNN's of the operation, `type` the one it computes in,
- * `axis` that of an index. The last sums the query heads of a group, which there may be one of. */
-struct step {
-    enum operation operation;
-    int mode;
-    cudnnDataType_t type;
-    enum tensor x, b, t, out;
-    int axis;
-    bool of_group;
-};
-
-#define POINT(name, x, b, out)                                                                     \
-    {                                                                                              \
-        OP_POINTWISE, CUDNN_POINTWISE_##name, FP32, x, b, NONE, out, 0, false                      \
-    }
-#define INDEX(x, out, axis)                                                                        \
-    {                                                                                              \
-        OP_POINTWISE, CUDNN_POINTWISE_GEN_INDEX, FP32, x, NONE, NONE, out, axis, false             \
-    }
-#define MATMUL(x, b, out)                                                                          \
-    {                                                                                              \
-        OP_MATMUL, 0, FP32, x, b, NONE, out, 0, false                                              \
-    }
-#define REDUCE(name, x, out, of_group)                                                             \
-    {                                                                                              \
-        OP_REDUCE, CUDNN_REDUCE_TENSOR_##name, FP32, x, NONE, NONE, out, 0, of_group               \
-    }
-#define RESHAPE(x, out)                                                                            \
-    {                                                                                              \
-        OP_RESHAPE, 0, FP32, x, NONE, NONE, out, 0, false                                          \
-    }
-/* Scores of keys after the query count as minus infinity. */
-#define MASK(x)                                                                                    \
-    INDEX(x, QUERY_INDEX, 2), INDEX(x, KEY_INDEX, 3), {OP_POINTWISE, CUDNN_POINTWISE_CMP_GE,       \
-                                                       BOOL,         QUERY_INDEX,                  \
-                                                       KEY_INDEX,    NONE,                         \
-                                                       SEEN,         0,                            \
-                                                       false},                                     \
-    {                                                                                              \
-        OP_POINTWISE, CUDNN_POINTWISE_BINARY_SELECT, FP32, x, HIDDEN, SEEN, MASKED, 0, false       \
-    }
-
-static const struct step forward_steps[] = {
-    MATMUL(Q, K_T, SCORES),
-    POINT(MUL, SCORES, SCALE, SCALED),
-    MASK(SCALED),
-    REDUCE(MAX, MASKED, TOP, false),
-    POINT(SUB, MASKED, TOP, LOWERED),
-    POINT(EXP, LOWERED, NONE, POWER),
-    REDUCE(ADD, POWER, SUM, false),
-    POINT(LOG, SUM, NONE, LOG),
-    POINT(ADD, TOP, LOG, LSE),
-    POINT(DIV, POWER, SUM, P),
-    MATMUL(P, V, O),
-};
-
-static const struct step backward_steps[] = {
-    POINT(MUL, DO, O, O_DO),
-    REDUCE(ADD, O_DO, O_DO_SUM, false),
-    POINT(MUL, O_DO_SUM, ONE, DELTA),
-    MATMUL(Q, K_T, SCORES),
-    POINT(MUL, SCORES, SCALE, SCALED),
-    POINT(SUB, SCALED, LSE, LOWERED),
-    MASK(LOWERED),
-    POINT(EXP, MASKED, NONE, POWER),
-    RESHAPE(POWER, P_T),
-    MATMUL(P_T, DO, DV_ALL),
-    REDUCE(ADD, DV_ALL, DV, true),
-    MATMUL(DO, V_T, DP),
-    POINT(SUB, DP, DELTA, DP_DELTA),
-    POINT(MUL, DP_DELTA, POWER, DS),
-    POINT(MUL, DS, SCALE, DS_SCALED),
-    RESHAPE(DS_SCALED, DS_T),
-    MATMUL(DS_T, Q, DK_ALL),
-    REDUCE(ADD, DK_ALL, DK, true),
-    RESHAPE(K_T, K),
-    /* Straight into dq: the graph with a sum in fp32 between them adds in no fixed order. */
-    MATMUL(DS_SCALED, K, DQ),
-};
-#define STEPS_MAX (sizeof(backward_steps) / sizeof(backward_steps[0]))
+#define WORKSPACE_GRAIN 256 /* bytes; beside what grows with the shape there are 128 or so */
 
 struct builder {
     const struct mf_cuda_cudnn_library *library;
@@ -242,57 +81,31 @@ static enum mf_status make(struct builder *builder, cudnnBackendDescriptorType_t
 
 /* ---- tensors ---- */
 
-static void set4(int64_t out[RANK], int64_t a, int64_t b, int64_t c, int64_t d)
-{
-    out[0] = a;
-    out[1] = b;
-    out[2] = c;
-    out[3] = d;
-}
-
 static void shape_of(const struct mf_cuda_cudnn_key *key, enum tensor tensor, int64_t sizes[RANK],
                      int64_t strides[RANK])
 {
-    int64_t b = key->sequences;
-    int64_t h = key->heads;
-    int64_t g = key->kv_heads;
+    int place = tensor == K ? 1 : tensors[tensor].place; /* K is K_T seen the other way round */
     int64_t s = key->seq_len;
     int64_t d = key->head_dim;
-    int place = tensor == K ? 1 : tensors[tensor].place; /* K is K_T seen the other way round */
     int64_t row = place < MF_OPERANDS_MAX ? key->strides[place] : 0;
-    switch (tensors[tensor].form) {
-    case FORM_QUERIES:
-        set4(sizes, b, h, s, d);
-        set4(strides, s * row, d, row, 1);
-        break;
-    case FORM_KEYS:
-        set4(sizes, b, g, s, d);
-        set4(strides, s * row, d, row, 1);
-        break;
-    case FORM_KEYS_T:
-        set4(sizes, b, g, d, s);
-        set4(strides, s * row, d, 1, row);
-        break;
-    case FORM_DENSE:
-        set4(sizes, b, h, s, d);
-        set4(strides, h * s * d, s * d, d, 1);
-        break;
-    case FORM_SCORES:
-        set4(sizes, b, h, s, s);
-        set4(strides, h * s * s, s * s, s, 1);
-        break;
-    case FORM_SCORES_T:
-        set4(sizes, b, h, s, s);
-        set4(strides, h * s * s, s * s, 1, s);
-        break;
-    case FORM_ROWS:
-        set4(sizes, b, h, s, 1);
-        set4(strides, h * s, s, 1, 1);
-        break;
-    case FORM_SCALAR:
-        set4(sizes, 1, 1, 1, 1);
-        set4(strides, 1, 1, 1, 1);
-        break;
+    const int64_t values[] = {
+        [N_1] = 1,
+        [N_B] = key->sequences,
+        [N_H] = key->heads,
+        [N_G] = key->kv_heads,
+        [N_S] = s,
+        [N_D] = d,
+        [N_ROW] = row,
+        [N_S_ROW] = s * row,
+        [N_SD] = s * d,
+        [N_HSD] = key->heads * s * d,
+        [N_SS] = s * s,
+        [N_HSS] = key->heads * s * s,
+        [N_HS] = key->heads * s,
+    };
+    for (int index = 0; index < RANK; index++) {
+        sizes[index] = values[forms[tensors[tensor].form].sizes[index]];
+        strides[index] = values[forms[tensors[tensor].form].strides[index]];
     }
 }
 
@@ -345,113 +158,53 @@ static enum mf_status use(struct builder *builder, enum tensor tensor,
 
 /* ---- operations ---- */
 
-#define DESCRIPTOR(name, pointer)                                                                  \
-    {                                                                                              \
-        name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, pointer                                            \
+/* How an operation is done; NULL for those that need not say. */
+static enum mf_status make_how(struct builder *builder, const struct step *step,
+                               cudnnBackendDescriptor_t *out)
+{
+    enum sort sort = operations[step->operation].sort;
+    int64_t axis = step->operation == INDEX_2 ? 2 : 3;
+    struct attribute attributes[3] = {
+        {sorts[sort].precision, CUDNN_TYPE_DATA_TYPE, 1, &operations[step->operation].type},
+    };
+    int count = 1;
+    *out = NULL;
+    if (sorts[sort].precision == OTHER) {
+        return MF_STATUS_OK;
     }
-
-static enum mf_status make_pointwise(struct builder *builder, const struct step *step,
-                                     const cudnnBackendDescriptor_t operands[4],
-                                     cudnnBackendDescriptor_t *out)
-{
-    cudnnBackendDescriptor_t how = NULL;
-    cudnnPointwiseMode_t mode = (cudnnPointwiseMode_t)step->mode;
-    int64_t axis = step->axis;
-    const struct attribute hows[] = {
-        {CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
-        {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &step->type},
-        {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis},
-    };
-    MF_TRY(make(builder, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, tensors[step->out].name, hows,
-                mode == CUDNN_POINTWISE_GEN_INDEX ? 3 : 2, &how));
-    const struct attribute attributes[] = {
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &how),
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &operands[0]),
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &operands[3]),
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &operands[1]),
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, &operands[2]),
-    };
-    int count = step->b == NONE ? 3 : step->t == NONE ? 4 : 5;
-    return make(builder, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, tensors[step->out].name,
-                attributes, count, out);
-}
-
-static enum mf_status make_matmul(struct builder *builder, const struct step *step,
-                                  const cudnnBackendDescriptor_t operands[4],
-                                  cudnnBackendDescriptor_t *out)
-{
-    cudnnBackendDescriptor_t how = NULL;
-    const struct attribute hows[] = {
-        {CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &step->type},
-    };
-    MF_TRY(make(builder, CUDNN_BACKEND_MATMUL_DESCRIPTOR, tensors[step->out].name, hows, 1, &how));
-    const struct attribute attributes[] = {
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_MATMUL_ADESC, &operands[0]),
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_MATMUL_BDESC, &operands[1]),
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_MATMUL_CDESC, &operands[3]),
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_MATMUL_DESC, &how),
-    };
-    return make(builder, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, tensors[step->out].name,
-                attributes, 4, out);
-}
-
-static enum mf_status make_reduce(struct builder *builder, const struct step *step,
-                                  const cudnnBackendDescriptor_t operands[4],
-                                  cudnnBackendDescriptor_t *out)
-{
-    cudnnBackendDescriptor_t how = NULL;
-    cudnnReduceTensorOp_t mode = (cudnnReduceTensorOp_t)step->mode;
-    const struct attribute hows[] = {
-        {CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &step->type},
-        {CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode},
-    };
-    MF_TRY(
-        make(builder, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, tensors[step->out].name, hows, 2, &how));
-    const struct attribute attributes[] = {
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, &operands[0]),
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, &operands[3]),
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_REDUCTION_DESC, &how),
-    };
-    return make(builder, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, tensors[step->out].name,
-                attributes, 3, out);
-}
-
-static enum mf_status make_reshape(struct builder *builder, const struct step *step,
-                                   const cudnnBackendDescriptor_t operands[4],
-                                   cudnnBackendDescriptor_t *out)
-{
-    const struct attribute attributes[] = {
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, &operands[0]),
-        DESCRIPTOR(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, &operands[3]),
-    };
-    return make(builder, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, tensors[step->out].name,
-                attributes, 2, out);
+    if (sorts[sort].mode != OTHER) {
+        attributes[count++] = (struct attribute){sorts[sort].mode, sorts[sort].mode_type, 1,
+                                                 &operations[step->operation].mode};
+    }
+    if (step->operation == INDEX_2 || step->operation == INDEX_3) {
+        attributes[count++] =
+            (struct attribute){CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis};
+    }
+    return make(builder, sorts[sort].how, tensors[step->out].name, attributes, count, out);
 }
 
 static enum mf_status make_operation(struct builder *builder, const struct step *step,
                                      cudnnBackendDescriptor_t *out)
 {
-    static enum mf_status (*const makers[])(struct builder *, const struct step *,
-                                            const cudnnBackendDescriptor_t[4],
-                                            cudnnBackendDescriptor_t *) = {
-        [OP_POINTWISE] = make_pointwise,
-        [OP_MATMUL] = make_matmul,
-        [OP_REDUCE] = make_reduce,
-        [OP_RESHAPE] = make_reshape,
-    };
-    bool grouped = builder->key->kv_heads != builder->key->heads;
-    struct step made = *step;
-    if (!grouped) { /* nothing to sum: the product is the gradient */
-        made.out = made.out == DV_ALL ? DV : made.out == DK_ALL ? DK : made.out;
+    enum sort sort = operations[step->operation].sort;
+    const enum tensor used[4] = {step->x, step->b, step->t, step->out};
+    cudnnBackendDescriptor_t operands[4];
+    cudnnBackendDescriptor_t how;
+    struct attribute attributes[5];
+    int count = 0;
+    MF_TRY(make_how(builder, step, &how));
+    if (how != NULL) {
+        attributes[count++] =
+            (struct attribute){sorts[sort].how_name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &how};
     }
-    const enum tensor used[4] = {made.x, made.b, made.t, made.out};
-    cudnnBackendDescriptor_t operands[4] = {NULL};
     for (int index = 0; index < 4; index++) {
         if (used[index] != NONE) {
             MF_TRY(use(builder, used[index], &operands[index]));
+            attributes[count++] = (struct attribute){
+                sorts[sort].operands[index], CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operands[index]};
         }
     }
-    return makers[made.operation](builder, &made, operands, out);
+    return make(builder, sorts[sort].operation, tensors[step->out].name, attributes, count, out);
 }
 
 static enum mf_status make_graph(struct builder *builder, cudnnHandle_t handle,
@@ -460,16 +213,22 @@ static enum mf_status make_graph(struct builder *builder, cudnnHandle_t handle,
     bool backward = builder->key->backward != 0;
     const struct step *steps = backward ? backward_steps : forward_steps;
     size_t count = backward ? STEPS_MAX : sizeof(forward_steps) / sizeof(forward_steps[0]);
-    cudnnBackendDescriptor_t operations[STEPS_MAX];
-    int64_t made = 0;
+    bool grouped = builder->key->kv_heads != builder->key->heads;
+    cudnnBackendDescriptor_t made[STEPS_MAX];
+    int64_t made_count = 0;
     for (size_t index = 0; index < count; index++) {
-        if (!steps[index].of_group || builder->key->kv_heads != builder->key->heads) {
-            MF_TRY(make_operation(builder, &steps[index], &operations[made]));
-            made++;
+        struct step step = steps[index];
+        if (!grouped && step.operation == SUM_GROUP) {
+            continue;
         }
+        if (!grouped) { /* nothing to sum: the product is the gradient */
+            step.out = step.out == DV_ALL ? DV : step.out == DK_ALL ? DK : step.out;
+        }
+        MF_TRY(make_operation(builder, &step, &made[made_count]));
+        made_count++;
     }
     const struct attribute attributes[] = {
-        {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made, operations},
+        {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made_count, made},
         {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle},
     };
     return make(builder, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
@@ -518,7 +277,7 @@ static enum mf_status try_config(struct builder *builder, cudnnHandle_t handle,
         return mf_status_set(MF_STATUS_UNSUPPORTED, "cuDNN: its engine adds in no fixed order");
     }
     const struct attribute attributes[] = {
-        DESCRIPTOR(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &config),
+        {CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config},
         {CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle},
     };
     MF_TRY(make(builder, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "the plan", attributes,
@@ -548,9 +307,9 @@ static enum mf_status choose(struct builder *builder, cudnnHandle_t handle,
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     int64_t count = 0;
     const struct attribute attributes[] = {
-        DESCRIPTOR(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &graph),
+        {CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph},
         {CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode},
-        DESCRIPTOR(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, &device),
+        {CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &device},
     };
     MF_TRY(make(builder, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "the choice of an engine", attributes,
                 device != NULL ? 3 : 2, &heuristics));
@@ -585,6 +344,53 @@ enum mf_status mf_cuda_cudnn_graph_build(const struct mf_cuda_cudnn_library *lib
     memset(out, 0, sizeof(*out));
     MF_TRY(make_graph(&builder, handle, &graph));
     return choose(&builder, handle, device, graph, workspace_bytes_max);
+}
+
+/* The largest divisor of `count` whose share of `bytes` (of all) fits into `room`; 0 = none. */
+static int64_t share(int64_t count, int64_t bytes, int64_t room)
+{
+    int64_t each = (bytes + count - 1) / count;
+    for (int64_t part = count; part > 0; part--) {
+        if (count % part == 0 && part * each <= room) {
+            return part;
+        }
+    }
+    return 0;
+}
+
+/* Workspaces grow with sequences and heads, by `bytes` for all of them, and a little more. */
+static bool shrink(struct mf_cuda_cudnn_key *part, int64_t bytes, int64_t room)
+{
+    int64_t sequences = share(part->sequences, bytes, room);
+    if (sequences > 0) {
+        part->sequences = sequences;
+        return true;
+    }
+    int64_t kv_heads = share(part->kv_heads, bytes / part->sequences + WORKSPACE_GRAIN, room);
+    part->sequences = 1;
+    part->heads = (int32_t)(part->heads / part->kv_heads * kv_heads);
+    part->kv_heads = (int32_t)kv_heads;
+    return kv_heads > 0;
+}
+
+enum mf_status mf_cuda_cudnn_graph_fit(const struct mf_cuda_cudnn_library *library,
+                                       cudnnHandle_t handle, cudnnBackendDescriptor_t device,
+                                       const struct mf_cuda_cudnn_key *key,
+                                       int64_t workspace_bytes_max, struct mf_cuda_cudnn_key *part,
+                                       struct mf_cuda_cudnn_plan *out)
+{
+    *part = *key;
+    enum mf_status status =
+        mf_cuda_cudnn_graph_build(library, handle, device, part, workspace_bytes_max, out);
+    int64_t bytes = out->workspace_bytes;
+    if (status == MF_STATUS_OK || bytes <= workspace_bytes_max) {
+        return status;
+    }
+    mf_cuda_cudnn_graph_reset(library, out);
+    if (!shrink(part, bytes, workspace_bytes_max)) {
+        return status; /* not even one key head of one sequence */
+    }
+    return mf_cuda_cudnn_graph_build(library, handle, device, part, workspace_bytes_max, out);
 }
 
 void mf_cuda_cudnn_graph_reset(const struct mf_cuda_cudnn_library *library,

@@ -10,33 +10,11 @@
 #ifndef MF_RUNTIME_CUDA_CUDNN_GRAPH_H
 #define MF_RUNTIME_CUDA_CUDNN_GRAPH_H
 
-#include <cudnn_graph.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/kernel.h"
 #include "core/status.h"
-
-#define MF_CUDA_CUDNN_FUNCTION_MAP(X)                                                              \
-    X(cudnnGetVersion)                                                                             \
-    X(cudnnCreate)                                                                                 \
-    X(cudnnDestroy)                                                                                \
-    X(cudnnSetStream)                                                                              \
-    X(cudnnGetErrorString)                                                                         \
-    X(cudnnGetLastErrorString)                                                                     \
-    X(cudnnBackendCreateDescriptor)                                                                \
-    X(cudnnBackendDestroyDescriptor)                                                               \
-    X(cudnnBackendFinalize)                                                                        \
-    X(cudnnBackendSetAttribute)                                                                    \
-    X(cudnnBackendGetAttribute)                                                                    \
-    X(cudnnBackendExecute)
-
-struct mf_cuda_cudnn_library {
-#define X(name) __typeof__(&name) name;
-    MF_CUDA_CUDNN_FUNCTION_MAP(X)
-#undef X
-    bool verbose; /* one line on standard error for every descriptor that is finalised */
-};
+#include "runtime/cuda/cudnn_library.h"
 
 /* What decides a plan. Compared as bytes: zeroed before it is filled in. */
 struct mf_cuda_cudnn_key {
@@ -74,6 +52,13 @@ enum mf_status mf_cuda_cudnn_graph_build(const struct mf_cuda_cudnn_library *lib
                                          const struct mf_cuda_cudnn_key *key,
                                          int64_t workspace_bytes_max,
                                          struct mf_cuda_cudnn_plan *out) MF_MUST_USE;
+/* The same for a part of the call that `key` is: all of it when its workspace fits, else as many
+ * whole sequences, else as many key heads of one sequence, as a divisor allows. */
+enum mf_status mf_cuda_cudnn_graph_fit(const struct mf_cuda_cudnn_library *library,
+                                       cudnnHandle_t handle, cudnnBackendDescriptor_t device,
+                                       const struct mf_cuda_cudnn_key *key,
+                                       int64_t workspace_bytes_max, struct mf_cuda_cudnn_key *part,
+                                       struct mf_cuda_cudnn_plan *out) MF_MUST_USE;
 void mf_cuda_cudnn_graph_reset(const struct mf_cuda_cudnn_library *library,
                                struct mf_cuda_cudnn_plan *plan);
 /* Queues the plan on the handle's stream. `addresses` has one entry an operand and the delta. */

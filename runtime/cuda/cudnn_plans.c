@@ -1,12 +1,12 @@
-/* The library, the table of plans, and how a call runs in parts; see cudnn_plans.h. */
+/* The table of plans and how a call runs in parts; see cudnn_plans.h. */
 #include "runtime/cuda/cudnn_plans.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/cuda/cudnn_graph.h"
+#include "runtime/cuda/cudnn_library.h"
 
 #define PLANS_MAX 512 /* shapes of a process's models, two passes each; a power of two */
 /* Attention of 9.10.0 and 9.10.1 is known to be wrong; earlier ones pad and mask differently. */
@@ -15,7 +15,7 @@
 #define VERSION_UNPADDED 91500
 #define ALIGNMENT 256 /* of parts of the scratch memory */
 
-/* A call in `count` equal parts, each of whole sequences or of some heads of one sequence. */
+/* A call in equal parts, each of whole sequences or of some heads of one sequence. */
 struct entry {
     struct mf_cuda_cudnn_key key; /* of the whole call */
     struct mf_cuda_cudnn_key part;
@@ -25,89 +25,26 @@ struct entry {
 };
 
 struct mf_cuda_cudnn_plans {
-    void *module;
     struct mf_cuda_cudnn_library library;
     cudnnHandle_t handle;
     int32_t capability;
-    size_t version_number;
     enum mf_status (*drain)(void *lanes);
     void *lanes;
     struct entry *entries; /* [PLANS_MAX], open addressing */
     int32_t count;
-    char version[32];
     char refused[320];
 };
 
-/* ---- the library ---- */
-
-static void *open_library(char *tried, size_t size)
-{
-    static const char *const folders[] = {"", "/usr/local/cuda/lib64/", "/opt/cuda/lib64/",
-                                          "/usr/lib/x86_64-linux-gnu/", "/usr/local/cuda/lib/"};
-    for (size_t index = 0; index < sizeof(folders) / sizeof(folders[0]); index++) {
-        char path[128];
-        snprintf(path, sizeof(path), "%slibcudnn.so.%d", folders[index], CUDNN_MAJOR);
-        void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (module != NULL) {
-            return module;
-        }
-        if (index == 0) {
-            snprintf(tried, size, "%s", dlerror());
-        }
-    }
-    return NULL;
-}
-
-static enum mf_status find_functions(struct mf_cuda_cudnn_plans *plans)
-{
-    static const struct {
-        const char *name;
-        size_t offset;
-    } functions[] = {
-#define X(name) {#name, offsetof(struct mf_cuda_cudnn_library, name)},
-        MF_CUDA_CUDNN_FUNCTION_MAP(X)
-#undef X
-    };
-    for (size_t index = 0; index < sizeof(functions) / sizeof(functions[0]); index++) {
-        void *symbol = dlsym(plans->module, functions[index].name);
-        if (symbol == NULL) {
-            return mf_status_set(MF_STATUS_UNSUPPORTED, "cuDNN lacks %s", functions[index].name);
-        }
-        memcpy((char *)&plans->library + functions[index].offset, &symbol, sizeof(symbol));
-    }
-    return MF_STATUS_OK;
-}
-
-/* major * 10000 + minor * 100 + patch, since cuDNN 9 */
-static enum mf_status check_version(struct mf_cuda_cudnn_plans *plans)
-{
-    size_t version = plans->library.cudnnGetVersion();
-    plans->version_number = version;
-    snprintf(plans->version, sizeof(plans->version), "cuDNN %zu.%zu.%zu", version / 10000,
-             version / 100 % 100, version % 100);
-    if (version < VERSION_MIN) {
-        return mf_status_set(MF_STATUS_UNSUPPORTED, "%s is too old: 9.10.2 or later is needed",
-                             plans->version);
-    }
-    return MF_STATUS_OK;
-}
-
 static enum mf_status open_all(struct mf_cuda_cudnn_plans *plans, cudaStream_t stream)
 {
-    char tried[200] = "";
     int device = 0;
     int major = 0;
     int minor = 0;
-    plans->module = open_library(tried, sizeof(tried));
-    if (plans->module == NULL) {
-        return mf_status_set(MF_STATUS_UNSUPPORTED,
-                             "cuDNN %d is not installed where the loader looks, nor under "
-                             "/usr/local/cuda: add its folder to LD_LIBRARY_PATH (%s)",
-                             CUDNN_MAJOR, tried);
+    MF_TRY(mf_cuda_cudnn_library_open(&plans->library));
+    if (plans->library.version < VERSION_MIN) {
+        return mf_status_set(MF_STATUS_UNSUPPORTED, "%s is too old: 9.10.2 or later is needed",
+                             plans->library.name);
     }
-    MF_TRY(find_functions(plans));
-    MF_TRY(check_version(plans));
-    plans->library.verbose = getenv("MEMFERRY_CUDNN_VERBOSE") != NULL;
     plans->entries = calloc(PLANS_MAX, sizeof(*plans->entries));
     if (plans->entries == NULL) {
         return mf_status_set(MF_STATUS_NO_MEMORY, "no memory for the table of attention plans");
@@ -122,7 +59,7 @@ static enum mf_status open_all(struct mf_cuda_cudnn_plans *plans, cudaStream_t s
     }
     if (status != CUDNN_STATUS_SUCCESS) {
         return mf_status_set(MF_STATUS_UNSUPPORTED, "%s cannot start on this GPU: %s",
-                             plans->version, plans->library.cudnnGetErrorString(status));
+                             plans->library.name, plans->library.cudnnGetErrorString(status));
     }
     return MF_STATUS_OK;
 }
@@ -163,7 +100,7 @@ void mf_cuda_cudnn_plans_close(struct mf_cuda_cudnn_plans *plans)
 
 const char *mf_cuda_cudnn_plans_version(const struct mf_cuda_cudnn_plans *plans)
 {
-    return plans->version;
+    return plans->library.name;
 }
 
 const char *mf_cuda_cudnn_plans_refused(const struct mf_cuda_cudnn_plans *plans)
@@ -231,7 +168,7 @@ static enum mf_status check_shape(const struct mf_cuda_cudnn_plans *plans,
     if (key->head_dim % 8 != 0 || key->head_dim > 128 || key->seq_len < 2) {
         return mf_status_set(MF_STATUS_UNSUPPORTED, "head_dim must be a multiple of 8 up to 128");
     }
-    if (key->backward && plans->version_number <= VERSION_UNPADDED && key->seq_len % 128 != 0) {
+    if (key->backward && plans->library.version <= VERSION_UNPADDED && key->seq_len % 128 != 0) {
         return mf_status_set(MF_STATUS_UNSUPPORTED,
                              "before 9.15.1 only lengths that are multiples of 128");
     }
@@ -240,51 +177,6 @@ static enum mf_status check_shape(const struct mf_cuda_cudnn_plans *plans,
                              "no fixed order of sums on compute capability 10");
     }
     return MF_STATUS_OK;
-}
-
-/* The largest divisor of `count` whose share of `bytes` (of all) fits into `room`; 0 = none. */
-static int64_t share(int64_t count, int64_t bytes, int64_t room)
-{
-    int64_t each = (bytes + count - 1) / count;
-    for (int64_t part = count; part > 0; part--) {
-        if (count % part == 0 && part * each <= room) {
-            return part;
-        }
-    }
-    return 0;
-}
-
-/* Fewer sequences, or one and fewer heads, when the workspace is too large: it grows with both. */
-static bool shrink(struct mf_cuda_cudnn_key *part, int64_t bytes, int64_t room)
-{
-    int64_t sequences = share(part->sequences, bytes, room);
-    if (sequences > 0) {
-        part->sequences = sequences;
-        return true;
-    }
-    int64_t kv_heads = share(part->kv_heads, bytes / part->sequences + ALIGNMENT, room);
-    part->sequences = 1;
-    part->heads = (int32_t)(part->heads / part->kv_heads * kv_heads);
-    part->kv_heads = (int32_t)kv_heads;
-    return kv_heads > 0;
-}
-
-static enum mf_status build(struct mf_cuda_cudnn_plans *plans, int64_t room, struct entry *entry)
-{
-    MF_TRY(check_shape(plans, &entry->key));
-    entry->part = entry->key;
-    enum mf_status status = mf_cuda_cudnn_graph_build(&plans->library, plans->handle, NULL,
-                                                      &entry->part, room, &entry->plan);
-    int64_t bytes = entry->plan.workspace_bytes;
-    if (status == MF_STATUS_OK || bytes <= room) {
-        return status;
-    }
-    mf_cuda_cudnn_graph_reset(&plans->library, &entry->plan);
-    if (!shrink(&entry->part, bytes, room)) {
-        return status; /* not even one head of one sequence */
-    }
-    return mf_cuda_cudnn_graph_build(&plans->library, plans->handle, NULL, &entry->part, room,
-                                     &entry->plan);
 }
 
 /* From now on our kernels run this shape, so that it keeps its bits. */
@@ -385,7 +277,9 @@ bool mf_cuda_cudnn_plans_run(struct mf_cuda_cudnn_plans *plans,
         entry->used = true;
         entry->key = key;
         if (plans->drain(plans->lanes) != MF_STATUS_OK ||
-            build(plans, room, entry) != MF_STATUS_OK) {
+            check_shape(plans, &key) != MF_STATUS_OK ||
+            mf_cuda_cudnn_graph_fit(&plans->library, plans->handle, NULL, &key, room, &entry->part,
+                                    &entry->plan) != MF_STATUS_OK) {
             refuse(plans, entry);
         }
     }
