@@ -6,9 +6,9 @@
  *
  * POINT is model:micro_batch:seq_len:budget:strategy, for example gpt2:8:512:1.5GiB:auto; several
  * strategies may be joined by commas. Weights are random; tokens are drawn from the vocabulary. The
- * first two steps are not counted. Columns: predicted and median measured step, its spread, the
- * plan's bound, the compute lane's idle share (in one traced step), the time the CPU needs to issue
- * a step, planned and reserved device memory.
+ * first two steps are not counted. First it prints what lanes cost each other. Columns: predicted
+ * and median measured step, its spread, the plan's bound, the compute lane's idle share (in one
+ * traced step), the time the CPU needs to issue a step, planned and reserved device memory.
  */
 #include <argp.h>
 #include <jansson.h>
@@ -28,6 +28,7 @@
 #define STEPS_MAX 200
 #define WARM 2
 #define MEASURE_SECONDS 0.15
+#define CONTENTION_SECONDS 2
 
 static struct {
     const char *device;
@@ -49,6 +50,44 @@ static void must(enum mf_status status, const char *what)
     }
 }
 
+/* Times slower, each row's load beside each column's; then latencies in microseconds. */
+static void print_contention(const struct mf_contention *found, double seconds)
+{
+    printf("lanes side by side: %s in %.2f s, a graph costs %.1f us\n%-12s",
+           found->measured ? "measured" : "ASSUMED, not measured", seconds, found->graph_ns * 1e-3,
+           "");
+    for (int b = 0; b < MF_LOAD_COUNT; b++) {
+        printf(" %12s", mf_contention_load_name((enum mf_load)b));
+    }
+    for (int a = 0; a < MF_LOAD_COUNT; a++) {
+        printf("\n%-12s", mf_contention_load_name((enum mf_load)a));
+        for (int b = 0; b < MF_LOAD_COUNT; b++) {
+            printf(" %12.2f", found->slowdown[a][b]);
+        }
+    }
+    printf("\n%-12s %12s %12s", "lane, us", "gap", "issue");
+    for (int b = 0; b < MF_LANE_COUNT; b++) {
+        printf(" %9s %s", "to", mf_kernel_lane_name((enum mf_lane)b));
+    }
+    for (int a = 0; a < MF_LANE_COUNT; a++) {
+        printf("\n%-12s %12.2f %12.2f", mf_kernel_lane_name((enum mf_lane)a),
+               found->gap_ns[a] * 1e-3, found->issue_ns[a] * 1e-3);
+        for (int b = 0; b < MF_LANE_COUNT; b++) {
+            printf(" %12.2f", found->handover_ns[a][b] * 1e-3);
+        }
+    }
+    printf("\n\n");
+}
+
+static void measure_machine(void)
+{
+    must(mf_measure_hardware(interface, device, 2, &hardware, &profile), "rates");
+    int64_t start_ns = mf_clock_ns();
+    must(mf_measure_contention(interface, device, CONTENTION_SECONDS, &hardware.contention),
+         "contention");
+    print_contention(&hardware.contention, (double)(mf_clock_ns() - start_ns) * 1e-9);
+}
+
 static void open_device(void)
 {
     const struct mf_device_options settings = {0};
@@ -62,7 +101,7 @@ static void open_device(void)
     must(interface->describe(device, &described), "device");
     mf_machine_describe(&described, 0, &hardware);
     mf_profile_init(&profile);
-    must(mf_measure_hardware(interface, device, 2, &hardware, &profile), "rates");
+    measure_machine();
 }
 
 static void measure_model(const struct mf_model *model, const struct mf_workload *workload)

@@ -9,10 +9,10 @@
 #define ROUNDS_MIN 2 /* one look at a busy machine is none */
 #define ROUNDS_MAX 9
 /* Each lane gets work for so many times the longer of the two tasks: slowed down fourfold, there is
- * still a whole one beside the other lane's. Lanes that share cores, those of the host device, take
- * turns of some milliseconds: there it is also this share of all time. */
+ * still a whole one beside the other lane's. On the host device also for this long: lanes that
+ * share cores take turns of some milliseconds. */
 #define WINDOW 4
-#define WINDOW_SHARE 160
+#define WINDOW_NS_HOST 6e6
 #define NOISE 1.02 /* what repeats differ by anyway is no slow-down */
 /* A task lasts at most this share of the time there is. */
 #define LONE_SHARE 500
@@ -114,7 +114,7 @@ static enum mf_status measure_alone(struct meter *meter, int load)
     const struct mf_loads *loads = meter->loads;
     double ns[MF_LOADS_TASKS_MAX];
     int32_t count = tasks_for(meter->window_ns_min, loads->lone_ns[load]);
-    count = count > WINDOW ? count : WINDOW;
+    count = count > 2 * WINDOW ? count : 2 * WINDOW;
     MF_TRY(mf_calls_run(loads->interface, loads->device, &loads->sets[load], count, ns));
     meter->alone_ns[load] = 0;
     for (int32_t i = 0; i < count; i++) {
@@ -147,14 +147,19 @@ static bool different_lanes(int a, int b)
     return mf_contention_lane((enum mf_load)a) != mf_contention_lane((enum mf_load)b);
 }
 
-static enum mf_status measure_round(struct meter *meter, int64_t end_ns)
+/* A pair that was seen too seldom yet has more time. */
+static enum mf_status measure_round(struct meter *meter, int64_t soft_end_ns, int64_t end_ns)
 {
-    for (int load = 0; load < MF_LOAD_COUNT && mf_clock_ns() < end_ns; load++) {
-        MF_TRY(measure_alone(meter, load));
+    for (int load = 0; load < MF_LOAD_COUNT; load++) {
+        if (meter->alone_ns[load] == 0 || mf_clock_ns() < soft_end_ns) {
+            MF_TRY(measure_alone(meter, load));
+        }
     }
     for (int a = 0; a < MF_LOAD_COUNT; a++) {
-        for (int b = a + 1; b < MF_LOAD_COUNT && mf_clock_ns() < end_ns; b++) {
-            if (different_lanes(a, b)) {
+        for (int b = a + 1; b < MF_LOAD_COUNT; b++) {
+            bool seen =
+                meter->ratios[a][b].count >= ROUNDS_MIN && meter->ratios[b][a].count >= ROUNDS_MIN;
+            if (different_lanes(a, b) && mf_clock_ns() < (seen ? soft_end_ns : end_ns)) {
                 MF_TRY(measure_pair(meter, a, b));
             }
         }
@@ -165,9 +170,10 @@ static enum mf_status measure_round(struct meter *meter, int64_t end_ns)
 static enum mf_status measure_pairs(struct meter *meter, int64_t start_ns, double limit_ns,
                                     struct mf_contention *out, bool *complete)
 {
+    int64_t soft_end_ns = start_ns + (int64_t)(limit_ns * PAIRS_SHARE);
+    int64_t end_ns = start_ns + (int64_t)(limit_ns * PAIRS_SHARE_MAX);
     for (int round = 0; round < ROUNDS_MAX; round++) {
-        double share = round < ROUNDS_MIN ? PAIRS_SHARE_MAX : PAIRS_SHARE;
-        MF_TRY(measure_round(meter, start_ns + (int64_t)(limit_ns * share)));
+        MF_TRY(measure_round(meter, soft_end_ns, end_ns));
     }
     *complete = true;
     for (int a = 0; a < MF_LOAD_COUNT; a++) {
@@ -198,7 +204,7 @@ enum mf_status mf_measure_contention(const struct mf_device_interface *interface
     mf_contention_assume(strcmp(interface->name, "cuda") == 0, &found);
     *out = found;
     enum mf_status status = mf_loads_open(interface, device, limit_ns / LONE_SHARE, &loads);
-    meter.window_ns_min = loads.cuda ? 0 : limit_ns / WINDOW_SHARE;
+    meter.window_ns_min = loads.cuda ? 0 : WINDOW_NS_HOST;
     if (status == MF_STATUS_OK) {
         status = measure_pairs(&meter, start_ns, limit_ns, &found, &pairs);
     }
