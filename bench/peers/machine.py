@@ -61,10 +61,10 @@ def environment(folder, wheels):
     result = dict(os.environ)
     cores = len(os.sched_getaffinity(0))
     site = folder / "site"
-    if wheels and not site.exists():
+    files = [str(file) for place in wheels for file in sorted(pathlib.Path(place).glob("*.whl"))]
+    if files and not site.exists():
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps",
-                        "--no-compile", "--target", str(site),
-                        *map(str, sorted(pathlib.Path(wheels).glob("*.whl")))], check=True)
+                        "--no-compile", "--target", str(site), *files], check=True)
     result["PYTHONPATH"] = ":".join(filter(None, (str(site) if site.exists() else "",
                                                   os.environ.get("PYTHONPATH"))))
     # DeepSpeed's --bind_cores_to_rank gives a single rank all cores and says so to OpenMP.

@@ -194,7 +194,8 @@ def read_settings():
     parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("build"),
                         help="bundle or build tree with memferryd and memferry")
     parser.add_argument("--device", default="cuda", choices=["cuda", "host"])
-    parser.add_argument("--wheels", help="folder of wheels to install for this run (DeepSpeed)")
+    parser.add_argument("--wheels", action="append", default=[], metavar="DIR",
+                        help="folder of wheels to use in this run (DeepSpeed), may be repeated")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--set", choices=sorted(SETS), help="a set of points")
     parser.add_argument("--quick", action="store_true",

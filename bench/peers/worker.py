@@ -67,6 +67,8 @@ class Row:
         self.data = torch.frombuffer(data, dtype=torch.uint8).long().to(device)
         self.peer = training.PEERS[options.peer](options, device)
         self.trying = None
+        self.memory = options.cap or (
+            torch.cuda.get_device_properties(0).total_memory if device == "cuda" else 1 << 40)
 
     def sync(self):
         if self.device == "cuda":
@@ -102,8 +104,7 @@ class Row:
             return 1, seconds
         micro, (two, seconds) = 2, self.trial(2, checkpointing)
         while micro * 2 <= limit and options.batch % (micro * 2) == 0 and (
-                not options.cap or
-                one + (two - one) * (micro * 2 - 1) <= FIT_SHARE * options.cap):
+                one + (two - one) * (micro * 2 - 1) <= FIT_SHARE * self.memory):
             micro *= 2
         if micro > 2:
             self.trial(micro, checkpointing)
