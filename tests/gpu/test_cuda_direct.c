@@ -260,31 +260,84 @@ static double time_in_place(const struct product *p)
     return least;
 }
 
+/* Makes `setting` the device that works, on the memory of the first; NULL: the first again. */
+static void use(const char *setting)
+{
+    static struct mf_device *first;
+    const struct mf_device_options options = {.memory_bytes = 1ll << 20};
+    if (first != NULL) {
+        gpu.interface->close(gpu.device);
+        gpu.device = first;
+        first = NULL;
+    }
+    if (setting != NULL) {
+        first = gpu.device;
+        assert_int_equal(setenv("MEMFERRY_DIRECT", setting, 1), 0);
+        assert_ok(gpu.interface->open(&options, &gpu.device));
+        assert_ok(gpu.interface->prepare(gpu.device, 64));
+    }
+}
+
+static unsigned char *keep(int region, int64_t elements, int64_t size)
+{
+    size_t bytes = (size_t)(elements * size);
+    unsigned char *copy = malloc(bytes + 1);
+    assert_non_null(copy);
+    memcpy(copy, on_host(region), bytes);
+    return copy;
+}
+
+static void test_any_tile_gives_the_same_bits(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"128x128",   "128x128/1",    "256x128/4",  "512x64/1",
+                                           "256x64/16", "256x128s/8/2", "512x64/16/1"};
+    static const struct product products[] = {
+        {1000, 1000, 1032, false, MF_SHAPE_BIAS},
+        {2300, 200, 72, false, 0},
+        {1000, 1032, 1000, true, MF_SHAPE_FIRST_PANEL | MF_SHAPE_LAST_PANEL},
+        {2300, 72, 200, true, MF_SHAPE_LAST_PANEL | MF_SHAPE_ADD_TO_OUTPUT},
+    };
+    for (size_t i = 0; i < sizeof(products) / sizeof(products[0]); i++) {
+        const struct product *p = &products[i];
+        run_all(p);
+        unsigned char *outs = keep(OUT_RESULT + 1, out_elements(p), 2);
+        unsigned char *sums = keep(SUM_RESULT + 1, sum_elements(p), 4);
+        for (size_t s = 0; s < sizeof(settings) / sizeof(settings[0]); s++) {
+            use(settings[s]);
+            run_all(p);
+            if (memcmp(outs, on_host(OUT_RESULT + 1), (size_t)out_elements(p) * 2) != 0 ||
+                memcmp(sums, on_host(SUM_RESULT + 1), (size_t)sum_elements(p) * 4) != 0) {
+                print_message("%s: ", settings[s]);
+                explain(p, "other bits than before, setting", (double)s);
+                fail();
+            }
+        }
+        use(NULL);
+        free(outs);
+        free(sums);
+    }
+}
+
 /* So that the tests above cannot pass by running the library. */
 static void test_weights_cross_the_link_once(void **state)
 {
     (void)state;
-    const struct mf_device_options options = {.memory_bytes = 1ll << 20};
     struct mf_hardware_device described;
-    struct mf_device *direct = gpu.device;
-    const char *setting = getenv("MEMFERRY_DIRECT");
     assert_ok(gpu.interface->describe(gpu.device, &described));
-    if (described.compute_capability != 90 || setting != NULL) {
-        print_message("not Hopper, or MEMFERRY_DIRECT is set\n");
+    if (described.compute_capability != 90) {
+        print_message("there are no direct products for this GPU\n");
         skip();
     }
     for (int backward = 0; backward < 2; backward++) {
         uint32_t flags = backward != 0 ? MF_SHAPE_FIRST_PANEL | MF_SHAPE_LAST_PANEL : 0;
         struct product p = {1024, 4096, 4096, backward != 0, flags};
         assert_true(fits(&p));
+        use("auto");
         double direct_ns = time_in_place(&p);
-        assert_int_equal(setenv("MEMFERRY_DIRECT", "plain", 1), 0);
-        assert_ok(gpu.interface->open(&options, &gpu.device));
-        assert_int_equal(unsetenv("MEMFERRY_DIRECT"), 0);
-        assert_ok(gpu.interface->prepare(gpu.device, 64));
+        use("plain");
         double plain_ns = time_in_place(&p);
-        gpu.interface->close(gpu.device);
-        gpu.device = direct;
+        use(NULL);
         print_message("%s of 1024 rows, 4096 x 4096: direct %.3f ms, the library in place %.3f\n",
                       backward != 0 ? "data gradient" : "forward", direct_ns / 1e6, plain_ns / 1e6);
         assert_true(direct_ns * PLAIN_LATER < plain_ns);
@@ -298,8 +351,6 @@ static void test_unknown_setting(void **state)
                                         "256x128/", "256x128/16/", "256x128/16/0", "256x128/8/4/2",
                                         "256x128-", "1x1"};
     const struct mf_device_options options = {.memory_bytes = 1ll << 20};
-    const char *setting = getenv("MEMFERRY_DIRECT");
-    char *kept = setting == NULL ? NULL : strdup(setting);
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         struct mf_device *device = NULL;
         assert_int_equal(setenv("MEMFERRY_DIRECT", wrong[i], 1), 0);
@@ -307,8 +358,6 @@ static void test_unknown_setting(void **state)
         assert_null(device);
         assert_non_null(strstr(mf_status_text(), "MEMFERRY_DIRECT="));
     }
-    (void)(kept == NULL ? unsetenv("MEMFERRY_DIRECT") : setenv("MEMFERRY_DIRECT", kept, 1));
-    free(kept);
 }
 
 int main(void)
@@ -316,6 +365,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forward),
         cmocka_unit_test(test_backward_data),
+        cmocka_unit_test(test_any_tile_gives_the_same_bits),
         cmocka_unit_test(test_weights_cross_the_link_once),
         cmocka_unit_test(test_unknown_setting),
     };
