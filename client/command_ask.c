@@ -14,7 +14,7 @@ static void show_progress(struct mf_render_progress *progress,
 
 enum mf_status mf_command_ask_measure(struct mf_command_context *context,
                                       struct mf_command_model *model, double seconds_max,
-                                      bool again, Memferry__V1__Profile **out)
+                                      bool again, bool counters, Memferry__V1__Profile **out)
 {
     struct mf_channel *channel = NULL;
     struct mf_library_call_stream stream = {0};
@@ -26,6 +26,7 @@ enum mf_status mf_command_ask_measure(struct mf_command_context *context,
     request.workload = &model->workload;
     request.seconds_max = seconds_max;
     request.again = again;
+    request.counters = counters;
     *out = NULL;
     MF_TRY(mf_command_channel(context, &channel));
     MF_TRY(mf_library_call_open(channel, &memferry__v1__profile_service__descriptor, "Measure",
@@ -98,7 +99,7 @@ enum mf_status mf_command_ask_best_plan(struct mf_command_context *context,
     }
     mf_wire_free(status == MF_STATUS_OK ? *out : NULL);
     Memferry__V1__Profile *profile = NULL;
-    MF_TRY(mf_command_ask_measure(context, model, 0, false, &profile));
+    MF_TRY(mf_command_ask_measure(context, model, 0, false, false, &profile));
     mf_wire_free(profile);
     return mf_command_ask_plan(context, model, MEMFERRY__V1__EFFORT__EFFORT_MEASURE, out);
 }

@@ -14,7 +14,8 @@
 /* Measures what is missing, with progress on stderr. */
 enum mf_status mf_command_ask_measure(struct mf_command_context *context,
                                       struct mf_command_model *model, double seconds_max,
-                                      bool again, Memferry__V1__Profile **out) MF_MUST_USE;
+                                      bool again, bool counters,
+                                      Memferry__V1__Profile **out) MF_MUST_USE;
 /* One GetPlan. */
 enum mf_status mf_command_ask_plan(struct mf_command_context *context,
                                    struct mf_command_model *model, Memferry__V1__Effort effort,

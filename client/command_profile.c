@@ -6,6 +6,7 @@
 
 struct options {
     bool again;
+    bool counters;
     double seconds;
 };
 
@@ -16,6 +17,9 @@ static error_t parse(int key, char *argument, struct argp_state *state, void *in
     switch (key) {
     case 'a':
         options->again = true;
+        return 0;
+    case 'c':
+        options->counters = true;
         return 0;
     case 's':
         options->seconds = strtod(argument, &end);
@@ -32,6 +36,9 @@ enum mf_status mf_command_profile_run(struct mf_command_context *context, int ar
 {
     static const struct argp_option argp_options[] = {
         {"again", 'a', NULL, 0, "Measure also what is known", 0},
+        {"counters", 'c', NULL, 0,
+         "Count also what kernels that use host memory move over the link, by the GPU's counters",
+         0},
         {"seconds", 's', "N", 0, "Measure at most so long (60); the rest is estimated", 0},
         {0}};
     struct options options = {0};
@@ -56,7 +63,8 @@ enum mf_status mf_command_profile_run(struct mf_command_context *context, int ar
     MF_TRY_GOTO(mf_command_model_resolve(&model, line.values[0]), out);
     MF_TRY_GOTO(mf_command_channel(context, &channel), out);
     mf_command_cancel_on_interrupt(channel);
-    MF_TRY_GOTO(mf_command_ask_measure(context, &model, options.seconds, options.again, &profile),
+    MF_TRY_GOTO(mf_command_ask_measure(context, &model, options.seconds, options.again,
+                                       options.counters, &profile),
                 out);
     if (context->json) {
         mf_command_print_json(context, mf_library_json_encode(&profile->base));

@@ -25,7 +25,32 @@ static void rate_cell(struct mf_table *table, const Memferry__V1__Measurement *r
     }
 }
 
-static void rows(struct mf_table *table, const Memferry__V1__Profile *profile)
+/* Whether a column of what was counted says anything. */
+static bool was_counted(const Memferry__V1__Profile *profile)
+{
+    bool counted = false;
+    for (size_t i = 0; i < profile->n_measurements; i++) {
+        counted = counted || profile->measurements[i]->link_needed_bytes > 0;
+    }
+    return counted;
+}
+
+/* Of host memory where that is counted, else on the bus; a copy engine goes past the L2 cache,
+ * where the former is. */
+static void count_cell(struct mf_table *table, const Memferry__V1__Measurement *row)
+{
+    bool bus = row->link_memory_bytes < 0 || strcmp(row->kernel, "copy") == 0;
+    int64_t counted = bus ? row->link_bus_bytes : row->link_memory_bytes;
+    if (row->link_needed_bytes <= 0 || counted < 0) {
+        mf_table_cell(table, "%s", "");
+        return;
+    }
+    mf_table_cell(table, "%.2f of %.2f MB, %.2fx", (double)counted / 1e6,
+                  (double)row->link_needed_bytes / 1e6,
+                  (double)counted / (double)row->link_needed_bytes);
+}
+
+static void rows(struct mf_table *table, const Memferry__V1__Profile *profile, bool counted)
 {
     for (size_t i = 0; i < profile->n_measurements; i++) {
         const Memferry__V1__Measurement *row = profile->measurements[i];
@@ -40,6 +65,9 @@ static void rows(struct mf_table *table, const Memferry__V1__Profile *profile)
                       row->median_ns > 0 ? 100 * row->spread_ns / row->median_ns : 0.0);
         mf_table_cell(table, "%d", row->samples);
         rate_cell(table, row);
+        if (counted) {
+            count_cell(table, row);
+        }
         mf_table_cell(table, "%s", row->units);
     }
 }
@@ -74,6 +102,9 @@ void mf_render_profile(const struct mf_render *render, const Memferry__V1__Profi
         {"tokens", MF_TABLE_RIGHT},    {"n", MF_TABLE_RIGHT},      {"k", MF_TABLE_RIGHT},
         {"median us", MF_TABLE_RIGHT}, {"spread", MF_TABLE_RIGHT}, {"samples", MF_TABLE_RIGHT},
         {"rate", MF_TABLE_RIGHT},      {"units", MF_TABLE_LEFT}};
+    struct mf_table_column with_counts[sizeof(columns) / sizeof(columns[0]) + 1];
+    size_t count = sizeof(columns) / sizeof(columns[0]);
+    bool counted = was_counted(profile);
     char text[MF_FORMAT_MAX];
     mf_render_heading(render, "profile of %s on hardware %s", profile->model_name,
                       mf_render_short(profile->hardware_fingerprint, text));
@@ -92,11 +123,17 @@ void mf_render_profile(const struct mf_render *render, const Memferry__V1__Profi
     if (profile->link_emulated) {
         mf_render_fact(render, "link", "its rate is emulated, not a real link's");
     }
+    if (profile->counters_note[0] != '\0') {
+        mf_render_fact(render, "counters", "%s", profile->counters_note);
+    }
     if (profile->n_measurements > 0) {
         fputc('\n', render->out);
         struct mf_table table;
-        mf_table_init(&table, columns, sizeof(columns) / sizeof(columns[0]));
-        rows(&table, profile);
+        memcpy(with_counts, columns, sizeof(columns));
+        with_counts[count] = columns[count - 1];
+        with_counts[count - 1] = (struct mf_table_column){"over the link, counted", MF_TABLE_RIGHT};
+        mf_table_init(&table, counted ? with_counts : columns, count + counted);
+        rows(&table, profile, counted);
         mf_render_table(render, &table, "");
         mf_table_reset(&table);
     }

@@ -11,6 +11,7 @@
 #include "profiler/measure.h"
 #include "proto/wire.h"
 #include "server/convert.h"
+#include "server/profile_counts.h"
 #include "server/service_table.h"
 #include "server/tune.h"
 #include "server/tune_internal.h"
@@ -157,6 +158,7 @@ static Memferry__V1__Measurement *convert_measurement(const struct mf_measuremen
 struct subject {
     struct mf_model model;
     struct mf_workload workload;
+    struct mf_profile_counts *counts; /* NULL = not asked for */
 };
 
 static enum mf_status fill(struct mf_service *service, const struct subject *subject,
@@ -183,8 +185,12 @@ static enum mf_status fill(struct mf_service *service, const struct subject *sub
     for (int32_t i = 0; i < count; i++) {
         const struct mf_measurement *entry = mf_profile_find(&profile, &needs[i]);
         if (entry != NULL) {
-            out->measurements[out->n_measurements++] =
+            Memferry__V1__Measurement *row =
                 convert_measurement(entry, name_units(names, &needs[i], arena), arena);
+            out->measurements[out->n_measurements++] = row;
+            if (subject->counts != NULL) {
+                mf_profile_counts_add(subject->counts, &needs[i], row);
+            }
         }
     }
     out->measured_count = (int32_t)out->n_measurements;
@@ -253,6 +259,19 @@ static void on_progress(void *context, const char *what, double done)
     (void)!mf_service_table_send(measuring->call, &response.base, false);
 }
 
+static enum mf_status convert_counted(struct mf_service *service, struct mf_rpc_call *call,
+                                      const struct subject *subject, struct mf_arena *arena,
+                                      Memferry__V1__Profile **out)
+{
+    struct mf_profile_counts counts = {.service = service, .call = call};
+    struct subject counted = *subject;
+    counted.counts = &counts;
+    enum mf_status status = convert_profile(service, &counted, arena, out);
+    (*out)->counters_note = mf_arena_string(arena, counts.note);
+    mf_profile_counts_close(&counts);
+    return status;
+}
+
 static enum mf_status measure_subject(struct mf_service *service, struct mf_rpc_call *call,
                                       const Memferry__V1__MeasureRequest *message,
                                       const struct subject *subject, struct mf_arena *arena)
@@ -279,7 +298,8 @@ static enum mf_status measure_subject(struct mf_service *service, struct mf_rpc_
     }
     Memferry__V1__MeasureResponse response = MEMFERRY__V1__MEASURE_RESPONSE__INIT;
     response.event_case = MEMFERRY__V1__MEASURE_RESPONSE__EVENT_PROFILE;
-    MF_TRY(convert_profile(service, subject, arena, &response.profile));
+    MF_TRY(message->counters ? convert_counted(service, call, subject, arena, &response.profile)
+                             : convert_profile(service, subject, arena, &response.profile));
     response.profile->seconds = mf_tune_measure_clock() - measuring.started;
     return mf_service_table_send(call, &response.base, true);
 }

@@ -41,9 +41,14 @@ class EmulatedLink(harness.TestCase):
         model = plan_pb2.Model(preset="tiny-llama")
         workload = plan_pb2.Workload(micro_batch=1, seq_len=32)
         events = list(self.daemon.profiles.Measure(
-            profile_pb2.MeasureRequest(model=model, workload=workload), timeout=120))
+            profile_pb2.MeasureRequest(model=model, workload=workload, counters=True), timeout=120))
         profile = events[-1].profile
         self.assertTrue(profile.link_emulated)
+        # Such a link has no counters: the reason, and no numbers.
+        self.assertIn("host device has no link", profile.counters_note)
+        self.assertEqual({m.link_needed_bytes for m in profile.measurements}, {0})
+        self.assertIn("host device has no link", self.daemon.cli(
+            "profile", "tiny-llama", "--seq-len", "32", "--counters").stdout)
         copies = [m for m in profile.measurements if m.kernel == "copy" and m.lane == "h2d"]
         for copy in copies:
             self.assertGreater(copy.median_ns, 0.8 * copy.n * 1e9 / H2D)
