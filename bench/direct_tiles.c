@@ -3,9 +3,9 @@
  * of the direct kernel, beside the floor: the larger of the product with resident weights and the
  * weights' bytes over the link.
  *   bench-direct_tiles [--device cuda|host] [--small] [--rows ROWS] [--json FILE]
- * A setting is MEMFERRY_DIRECT, see runtime/cuda/direct.h; "plain" is the matrix library. The bytes
- * are the weights' once; the rate they give tells how often they crossed. Times are medians on the
- * host's clock of several products in a row.
+ * A setting is MEMFERRY_DIRECT, see runtime/cuda/direct.h; "plain" is the matrix library. Times are
+ * medians on the host's clock of several products in a row. Last comes what the GPU's counters say
+ * that a product read of host memory, where they may be read.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,6 +185,58 @@ static void compare_settings(const struct size *size, bool backward, double link
     json_array_append_new(rows, row);
 }
 
+/* ---- what was read ---- */
+
+struct counted {
+    struct mf_device *device;
+    struct size size;
+    bool backward;
+};
+
+static enum mf_status run_once(void *context)
+{
+    struct counted *counted = context;
+    MF_TRY(interface->begin(counted->device, false));
+    multiply(counted->device, &counted->size, counted->backward, true, 0);
+    return interface->sync(counted->device);
+}
+
+/* Times that the weights were read, with the setting "auto". */
+static void count_reads(const struct size *size, bool backward, json_t *rows)
+{
+    const char *direction = backward ? "gradient" : "forward";
+    struct counted counted = {devices[1], *size, backward};
+    struct mf_device_counts counts;
+    if (interface->count == NULL) {
+        return;
+    }
+    if (interface->count(counted.device, run_once, &counted, &counts) != MF_STATUS_OK) {
+        printf("not counted: %s\n", mf_status_text());
+        return;
+    }
+    double times = (double)counts.memory_bytes[0] / (double)(size->n * size->k * 2);
+    printf("| %s | %lld x %lld | %lld | %.2f |\n", direction, (long long)size->k,
+           (long long)size->n, (long long)size->m, times);
+    (void)fflush(stdout);
+    json_array_append_new(rows, json_pack("{sssIsIsIsf}", "direction", direction, "m",
+                                          (json_int_t)size->m, "n", (json_int_t)size->n, "k",
+                                          (json_int_t)size->k, "times", times));
+}
+
+static json_t *count_all(bool small)
+{
+    static const int64_t counted_rows[] = {1024, 4096, 8320};
+    json_t *rows = json_array();
+    printf("\ntimes that the weights were read\n\n"
+           "| direction | W (K x N) | M | auto |\n| --- | --- | --- | --- |\n");
+    for (int r = 0; r < (small ? 1 : 3); r++) {
+        struct size size = {counted_rows[r], small ? 512 : 4096, small ? 512 : 4096};
+        count_reads(&size, false, rows);
+        count_reads(&size, true, rows);
+    }
+    return rows;
+}
+
 static void compare_all(bool small, int64_t only_rows, const char *json_path)
 {
     static const struct size large_weights[] = {{0, 4096, 4096}, {0, 14336, 4096}, {0, 1024, 4096}};
@@ -214,8 +266,8 @@ static void compare_all(bool small, int64_t only_rows, const char *json_path)
             }
         }
     }
-    json_t *out = json_pack("{sssssfso}", "device", described.name, "runtime", described.runtime,
-                            "h2d_bytes_per_s", link, "products", rows);
+    json_t *out = json_pack("{sssssfsoso}", "device", described.name, "runtime", described.runtime,
+                            "h2d_bytes_per_s", link, "products", rows, "reads", count_all(small));
     if (json_path != NULL && json_dump_file(out, json_path, JSON_INDENT(1)) != 0) {
         fprintf(stderr, "direct_tiles: %s cannot be written\n", json_path);
         exit(1);
@@ -245,7 +297,7 @@ int main(int argc, char **argv)
     }
     const struct mf_device_options options = {.threads = host ? 0 : 1};
     const struct size most =
-        small ? (struct size){1024, 512, 512} : (struct size){8192, 14336, 4096};
+        small ? (struct size){1024, 512, 512} : (struct size){8320, 14336, 4096};
     for (int s = 0; s < SETTINGS; s++) {
         (void)setenv("MEMFERRY_DIRECT", settings[s], 1);
         CHECK(interface->open(&options, &devices[s]));
