@@ -1,9 +1,13 @@
 /* show, rm: see command.h. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "client/command.h"
 #include "client/command_model.h"
+#include "client/render_timeline.h"
 #include "proto/wire.h"
 
 #define PLANS (&memferry__v1__plan_service__descriptor)
@@ -13,17 +17,27 @@
 struct options {
     bool all;
     bool discard;
+    const char *html; /* file to write; NULL = none */
     struct mf_command_model model;
 };
 
 static error_t parse(int key, char *argument, struct argp_state *state, void *input)
 {
     struct options *options = input;
-    (void)argument;
     (void)state;
-    options->all |= key == 'a';
-    options->discard |= key == 'd';
-    return key == 'a' || key == 'd' ? 0 : ARGP_ERR_UNKNOWN;
+    switch (key) {
+    case 'a':
+        options->all = true;
+        return 0;
+    case 'd':
+        options->discard = true;
+        return 0;
+    case 'w':
+        options->html = argument;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
 }
 
 static enum mf_status show_profile(struct mf_command_context *context, const char *name,
@@ -45,21 +59,83 @@ static enum mf_status show_profile(struct mf_command_context *context, const cha
     return MF_STATUS_OK;
 }
 
+static enum mf_status get_timeline(struct mf_command_context *context, const char *id,
+                                   Memferry__V1__GetTimelineResponse **out)
+{
+    Memferry__V1__GetTimelineRequest request = MEMFERRY__V1__GET_TIMELINE_REQUEST__INIT;
+    request.id = (char *)id;
+    request.columns = MF_RENDER_HTML_COLUMNS;
+    return mf_command_call(context, PLANS, "GetTimeline", &request.base,
+                           MF_LIBRARY_CALL_NO_LIMIT_MS, (ProtobufCMessage **)out);
+}
+
+/* "-" is standard output. Half a page is no page: it is removed. */
+static enum mf_status write_page(const struct mf_command_context *context, const char *path,
+                                 const Memferry__V1__Plan *plan,
+                                 const Memferry__V1__GetTimelineResponse *timeline)
+{
+    bool to_stdout = strcmp(path, "-") == 0;
+    FILE *file = to_stdout ? stdout : fopen(path, "wbe");
+    if (file == NULL) {
+        return mf_status_set(MF_STATUS_IO, "cannot write %s: %s", path, strerror(errno));
+    }
+    mf_render_html(file, plan, timeline, NULL);
+    struct stat about;
+    bool regular = !to_stdout && fstat(fileno(file), &about) == 0 && S_ISREG(about.st_mode);
+    bool failed = fflush(file) != 0 || ferror(file) != 0;
+    int cause = errno;
+    failed |= !to_stdout && fclose(file) != 0;
+    if (failed) {
+        if (regular) {
+            unlink(path);
+        }
+        return mf_status_set(MF_STATUS_IO, "cannot write %s: %s", path, strerror(cause));
+    }
+    if (!to_stdout && !context->quiet) {
+        fprintf(stderr, "%s: open it in a browser\n", path);
+    }
+    return MF_STATUS_OK;
+}
+
+/* A timeline that cannot be made takes nothing from the plan: then it is only said. */
+static void print_plan(struct mf_command_context *context, const Memferry__V1__Plan *plan,
+                       const struct options *options)
+{
+    Memferry__V1__GetTimelineResponse *timeline = NULL;
+    mf_render_plan(&context->render, plan, NULL, options->all);
+    if (get_timeline(context, plan->id, &timeline) == MF_STATUS_OK) {
+        fputc('\n', context->render.out);
+        mf_render_timeline(&context->render, timeline);
+    } else {
+        fprintf(stderr, "memferry: no timeline: %s\n", mf_status_text());
+    }
+    mf_wire_free(timeline);
+}
+
 static enum mf_status show_plan(struct mf_command_context *context, const char *id,
                                 struct options *options)
 {
     Memferry__V1__ShowPlanRequest request = MEMFERRY__V1__SHOW_PLAN_REQUEST__INIT;
     Memferry__V1__ShowPlanResponse *answer = NULL;
+    Memferry__V1__GetTimelineResponse *timeline = NULL;
+    enum mf_status status = MF_STATUS_OK;
     request.id = (char *)id;
     MF_TRY(mf_command_call(context, PLANS, "ShowPlan", &request.base, MF_LIBRARY_CALL_SHORT_MS,
                            (ProtobufCMessage **)&answer));
-    if (context->json) {
+    if (answer->plan == NULL) {
+        status = mf_status_set(MF_STATUS_CORRUPT, "the daemon answered without a plan");
+    } else if (options->html != NULL) {
+        MF_TRY_GOTO(get_timeline(context, answer->plan->id, &timeline), out);
+        MF_TRY_GOTO(write_page(context, options->html, answer->plan, timeline), out);
+    } else if (context->json) {
         mf_command_print_json(context, mf_library_json_encode(&answer->base));
-    } else if (answer->plan != NULL) {
-        mf_render_plan(&context->render, answer->plan, NULL, options->all);
+    } else {
+        print_plan(context, answer->plan, options);
     }
+out:
+    mf_wire_free(timeline);
     mf_wire_free(answer);
-    return MF_STATUS_OK;
+    return status;
 }
 
 static enum mf_status get_session(struct mf_command_context *context, const char *id,
@@ -204,7 +280,12 @@ static enum mf_status dispatch(const struct mf_command_line *line, const char *v
 enum mf_status mf_command_show_run(struct mf_command_context *context, int argc, char **argv)
 {
     static const struct argp_option argp_options[] = {
-        {"all", 'a', NULL, 0, "Of a plan: a row for every unit", 0}, {0}};
+        {"all", 'a', NULL, 0, "Of a plan: a row for every unit", 0},
+        {"html", 'w', "FILE", 0,
+         "Of a plan: write a page for a browser instead, with lanes and memory over time; - is "
+         "standard output",
+         0},
+        {0}};
     static const struct kind kinds[] = {
         {"profile", show_profile}, {"plan", show_plan}, {"session", show_session}};
     struct options options = {0};

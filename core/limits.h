@@ -44,6 +44,8 @@
 #define MF_CONFIG_SETTINGS_MAX 32
 #define MF_PINS_MAX 256          /* of one request */
 #define MF_TUNE_SECONDS_MAX 3600 /* measuring for one request */
+#define MF_TIMELINE_COLUMNS_MAX 1500 /* parts of a step; keeps the answer under a message's size */
+#define MF_TIMELINE_SAMPLES_MAX 500  /* of memory in use */
 
 /* Store */
 #define MF_STORE_BLOB_MAX (64ll << 20)

@@ -10,10 +10,10 @@
 #include "server/plan_cache.h"
 #include "server/service_explain.h"
 #include "server/service_table.h"
+#include "server/timeline.h"
 #include "server/tune.h"
 
 #define AGE_BYTES_MAX 16 /* of a message that has only an age */
-#define RING_SLOTS 4     /* of an alternative that streams in a plan that has no ring */
 
 static bool call_cancelled(void *context)
 {
@@ -308,6 +308,9 @@ void mf_service_plan_add(struct mf_service *service, struct mf_rpc_server *serve
         {.path = "/memferry.v1.PlanService/ExplainPlan",
          .request = &memferry__v1__explain_plan_request__descriptor,
          .answer = mf_service_explain_plan},
+        {.path = "/memferry.v1.PlanService/GetTimeline",
+         .request = &memferry__v1__get_timeline_request__descriptor,
+         .answer = mf_timeline_answer},
         {.path = "/memferry.v1.PlanService/ListModels",
          .request = &memferry__v1__list_models_request__descriptor,
          .answer = list_models},
