@@ -207,11 +207,16 @@ static void check_contention(struct doctor *doctor)
         }
     }
     value(doctor, "%s", found->measured ? "measured" : "assumed");
-    say(doctor, found->measured ? MF_DOCTOR_GOOD : MF_DOCTOR_NOTE,
-        "%sthe CPU update takes %.2f times as long beside copies in and %.2f beside copies out, "
+    if (!found->measured) {
+        say(doctor, MF_DOCTOR_NOTE,
+            "what lanes cost each other is not measured, as the machine was too busy: plans "
+            "count with what is usual; memferry profile MODEL measures it");
+        return;
+    }
+    say(doctor, MF_DOCTOR_GOOD,
+        "the CPU update takes %.2f times as long beside copies in and %.2f beside copies out, "
         "copies %.2f and %.2f beside each other, direct reads %.2f beside copies in; lanes wait "
         "for each other up to %.0f us a time",
-        found->measured ? "" : "memferry profile MODEL measures it, on an idle machine: ",
         cpu[MF_LOAD_H2D], cpu[MF_LOAD_D2H], found->slowdown[MF_LOAD_H2D][MF_LOAD_D2H],
         found->slowdown[MF_LOAD_D2H][MF_LOAD_H2D],
         found->slowdown[MF_LOAD_DIRECT_READ][MF_LOAD_H2D], most_ns / 1e3);
