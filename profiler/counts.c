@@ -13,19 +13,21 @@ bool mf_counts_wanted(const struct mf_signature *signature)
            (signature->lane == MF_LANE_COMPUTE && (signature->shape.flags & host) != 0);
 }
 
-/* Different tokens among those that the operands are filled with. */
+/* Rows of the panel that the tokens in the operands name. */
 static int64_t count_touched(const struct mf_calls *calls)
 {
     const struct mf_operands_need *need = &calls->needs[0];
-    int64_t table_rows = calls->signature.shape.k;
+    int64_t panel_rows = calls->signature.shape.k;
     int64_t touched = 0;
     int32_t *tokens = malloc((size_t)need->bytes);
-    char *seen = calloc((size_t)table_rows, 1);
+    char *seen = calloc((size_t)panel_rows, 1);
     MF_ASSERT(tokens != NULL && seen != NULL);
     mf_operands_fill(&calls->signature, need, tokens, need->bytes);
     for (int64_t i = 0; i < need->bytes / 4; i++) {
-        touched += seen[tokens[i]] == 0;
-        seen[tokens[i]] = 1;
+        if (tokens[i] < panel_rows) { /* as others lie in other panels of the table */
+            touched += seen[tokens[i]] == 0;
+            seen[tokens[i]] = 1;
+        }
     }
     free(tokens);
     free(seen);

@@ -13,6 +13,8 @@
  * share cores take turns of some milliseconds. */
 #define WINDOW 4
 #define WINDOW_NS_HOST 6e6
+/* And share them evenly: more is another program's doing, which is no look. */
+#define RATIO_MAX_HOST 4.0
 #define NOISE 1.02 /* what repeats differ by anyway is no slow-down */
 /* A task lasts at most this share of the time there is. */
 #define LONE_SHARE 500
@@ -97,14 +99,16 @@ static double slowdown(const struct line *line, const struct line *beside, doubl
 struct meter {
     struct mf_loads *loads;
     double window_ns_min;
+    double ratio_max;
     double alone_ns[MF_LOAD_COUNT]; /* of a task, in this round: what other programs do to it, they
                                        do to it in the pairs of this round, too */
     struct ratios ratios[MF_LOAD_COUNT][MF_LOAD_COUNT];
 };
 
-static void keep(struct ratios *ratios, double ratio)
+static void keep(struct meter *meter, int load, int beside, double ratio)
 {
-    if (ratio > 0) {
+    struct ratios *ratios = &meter->ratios[load][beside];
+    if (ratio > 0 && ratio <= meter->ratio_max) {
         ratios->at[ratios->count++] = ratio;
     }
 }
@@ -137,8 +141,8 @@ static enum mf_status measure_pair(struct meter *meter, int a, int b)
         {.load = b, .count = tasks_for(window_ns, b_ns), .first_task = MF_LOADS_TASKS_MAX},
     };
     MF_TRY(run_pair(loads, lines));
-    keep(&meter->ratios[a][b], slowdown(&lines[0], &lines[1], meter->alone_ns[a]));
-    keep(&meter->ratios[b][a], slowdown(&lines[1], &lines[0], meter->alone_ns[b]));
+    keep(meter, a, b, slowdown(&lines[0], &lines[1], meter->alone_ns[a]));
+    keep(meter, b, a, slowdown(&lines[1], &lines[0], meter->alone_ns[b]));
     return MF_STATUS_OK;
 }
 
@@ -205,6 +209,7 @@ enum mf_status mf_measure_contention(const struct mf_device_interface *interface
     *out = found;
     enum mf_status status = mf_loads_open(interface, device, limit_ns / LONE_SHARE, &loads);
     meter.window_ns_min = loads.cuda ? 0 : WINDOW_NS_HOST;
+    meter.ratio_max = loads.cuda ? INFINITY : RATIO_MAX_HOST;
     if (status == MF_STATUS_OK) {
         status = measure_pairs(&meter, start_ns, limit_ns, &found, &pairs);
     }

@@ -26,6 +26,7 @@ enum extent {
     EXTENT_KEY,        /* T, kv_heads * head_dim */
     EXTENT_ROPE,       /* seq_len, head_dim / 2, 2 */
     EXTENT_LOGITS,     /* T / seq_len, n */
+    EXTENT_MARKS,      /* k if the flag says so */
 };
 
 enum place {
@@ -93,7 +94,10 @@ struct operand {
 
 static const struct operand operands[MF_KERNEL_COUNT][MF_OPERANDS_MAX] = {
     [MF_KERNEL_EMBEDDING_FORWARD] = {TOKENS, WEIGHT(TABLE), X16(ROWS_N)},
-    [MF_KERNEL_EMBEDDING_BACKWARD] = {TOKENS, X16(ROWS_N), GRADIENT(TABLE)},
+    [MF_KERNEL_EMBEDDING_BACKWARD] = {TOKENS,
+                                      X16(ROWS_N),
+                                      GRADIENT(TABLE),
+                                      {MF_OPERANDS_MARKS, EXTENT_MARKS, PLACE_DEVICE}},
     [MF_KERNEL_POSITION_FORWARD] = {X16(ROWS_N), WEIGHT(TABLE), X16(ROWS_N)},
     [MF_KERNEL_POSITION_BACKWARD] = {X16(ROWS_N), GRADIENT(TABLE)},
     [MF_KERNEL_RMS_NORM_FORWARD] = {X16(GROUPS), WEIGHT(NORM), X16(GROUPS), STATS},
@@ -166,6 +170,8 @@ static int64_t count(enum extent extent, const struct mf_shape *shape, int64_t *
         return times(rows, shape->heads * 2ll);
     case EXTENT_ROWS_HEADS:
         return times(rows, shape->heads);
+    case EXTENT_MARKS:
+        return (shape->flags & MF_SHAPE_TOUCHED) != 0 ? shape->k : 0;
     case EXTENT_ROPE:
         return times(shape->seq_len, shape->head_dim);
     case EXTENT_LOGITS:
@@ -200,6 +206,8 @@ static int64_t element_bytes(const struct mf_signature *signature, enum mf_opera
     switch (content) {
     case MF_OPERANDS_NONE:
         return 0;
+    case MF_OPERANDS_MARKS:
+        return 1;
     case MF_OPERANDS_BF16:
         return 2;
     case MF_OPERANDS_ZERO: /* a gradient panel, or logits, log-probabilities and results */
@@ -332,6 +340,7 @@ static size_t element(enum mf_operands_content content, int64_t limit, struct ge
         break;
     case MF_OPERANDS_NONE:
     case MF_OPERANDS_ZERO:
+    case MF_OPERANDS_MARKS:
     case MF_OPERANDS_CONTROL:
         break;
     }
@@ -358,14 +367,17 @@ static void fill_control(void *memory, int64_t bytes)
 void mf_operands_fill(const struct mf_signature *signature, const struct mf_operands_need *need,
                       void *memory, int64_t bytes)
 {
-    /* Tables are looked up by row (k of them), heads by column. */
-    int64_t limit = need->content == MF_OPERANDS_TOKENS ? signature->shape.k : signature->shape.n;
+    /* Tables are looked up by row (k of them in each of the panels), heads by column. */
+    const struct mf_shape *shape = &signature->shape;
+    int64_t table_rows = times(shape->k, shape->heads > 1 ? shape->heads : 1);
+    int64_t limit = need->content == MF_OPERANDS_TOKENS ? table_rows : shape->n;
     struct generator generator = {.state = 0x853c49e6748fea9bu + (uint64_t)need->content};
     if (need->content == MF_OPERANDS_CONTROL) {
         fill_control(memory, bytes);
         return;
     }
-    if (need->content == MF_OPERANDS_ZERO || signature->kernel == MF_KERNEL_COPY) {
+    if (need->content == MF_OPERANDS_ZERO || need->content == MF_OPERANDS_MARKS ||
+        signature->kernel == MF_KERNEL_COPY) {
         memset(memory, 0, (size_t)bytes);
         return;
     }

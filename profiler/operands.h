@@ -29,6 +29,7 @@ enum mf_operands_content {
     MF_OPERANDS_STATE,   /* fp32 {master, m, v}: v is not negative */
     MF_OPERANDS_SQUARES, /* fp64 ones */
     MF_OPERANDS_CONTROL, /* struct mf_control */
+    MF_OPERANDS_MARKS,   /* bytes, zero */
 };
 
 struct mf_operands_need {

@@ -79,7 +79,7 @@ static void check_bounds(const struct mf_contention *contention)
             double slowdown = contention->slowdown[a][b];
             bool same = lane == mf_contention_lane((enum mf_load)b);
             assert_true(isfinite(slowdown) && slowdown >= 1);
-            assert_true(slowdown == 1 || (!same && slowdown >= 1.02));
+            assert_true(slowdown == 1 || (!same && slowdown >= 1.02 && slowdown <= 4));
         }
     }
     for (int a = 0; a < MF_LANE_COUNT; a++) {
