@@ -200,7 +200,8 @@ static bool tiled(const struct mf_cuda_context *context, const struct mf_kernel_
                   const int *matrices, int count)
 {
     int32_t d = call->shape.head_dim;
-    bool good = (d == 64 || d == 128) && context->shared_bytes >= TILES_SHARED_BYTES;
+    bool good = (d == 64 || d == 128) && context->shared_bytes >= TILES_SHARED_BYTES &&
+                context->attention >= MF_CUDA_ATTENTION_TILES;
     for (int index = 0; index < count; index++) {
         const struct mf_operand *operand = &call->operands[matrices[index]];
         good = good && packable(operand->pointer, operand->stride, d, 8);
@@ -244,7 +245,8 @@ static bool hopper(const struct mf_cuda_context *context, const struct mf_kernel
             return false;
         }
     }
-    return mf_flash_supported(s->head_dim) && workspace <= (size_t)context->scratch_bytes;
+    return context->attention >= MF_CUDA_ATTENTION_HOPPER && mf_flash_supported(s->head_dim) &&
+           workspace <= (size_t)context->scratch_bytes;
 }
 
 cudaError_t mf_cuda_attention_forward(const struct mf_cuda_context *context,
@@ -315,7 +317,7 @@ cudaError_t mf_cuda_attention_warm(const struct mf_cuda_context *context)
         }
         struct mf_flash_args args = flash_args(context, &call);
         args.workspace = context->scratch + MF_OPERANDS_MAX * WARM_BYTES;
-        if (!mf_flash_supported(head_dim)) {
+        if (context->attention < MF_CUDA_ATTENTION_HOPPER || !mf_flash_supported(head_dim)) {
             break;
         }
         error = mf_flash_forward(&args, context->stream);

@@ -13,32 +13,60 @@ struct mf_cuda_cudnn {
     char why[320];
 };
 
-enum wish { WISH_AUTO, WISH_OWN, WISH_CUDNN };
+static const struct wish {
+    const char *word;
+    bool ask;  /* cuDNN */
+    bool must; /* fail without it */
+    enum mf_cuda_attention best;
+} wishes[] = {
+    {"auto", true, false, MF_CUDA_ATTENTION_HOPPER},
+    {"own", false, false, MF_CUDA_ATTENTION_HOPPER},
+    {"cudnn", true, true, MF_CUDA_ATTENTION_HOPPER},
+    {"tiles", false, false, MF_CUDA_ATTENTION_TILES},
+    {"plain", false, false, MF_CUDA_ATTENTION_PLAIN},
+};
 
-static enum mf_status read_wish(enum wish *out)
+static enum mf_status read_wish(const struct wish **out)
 {
-    static const char *const words[] = {
-        [WISH_AUTO] = "auto", [WISH_OWN] = "own", [WISH_CUDNN] = "cudnn"};
     const char *word = getenv("MEMFERRY_ATTENTION");
-    *out = WISH_AUTO;
+    *out = &wishes[0];
     if (word == NULL || word[0] == '\0') {
         return MF_STATUS_OK;
     }
-    for (int index = WISH_AUTO; index <= WISH_CUDNN; index++) {
-        if (strcmp(word, words[index]) == 0) {
-            *out = (enum wish)index;
+    for (size_t index = 0; index < sizeof(wishes) / sizeof(wishes[0]); index++) {
+        if (strcmp(word, wishes[index].word) == 0) {
+            *out = &wishes[index];
             return MF_STATUS_OK;
         }
     }
     return mf_status_set(MF_STATUS_INVALID,
-                         "MEMFERRY_ATTENTION=%.40s: it may be auto, own or cudnn", word);
+                         "MEMFERRY_ATTENTION=%.40s: it may be auto, own, cudnn, tiles or plain",
+                         word);
 }
 
-enum mf_status mf_cuda_cudnn_open(const struct mf_cuda_context *context,
+/* Asks cuDNN where that is wished; what is said of it in `why`. */
+static enum mf_status ask(struct mf_cuda_cudnn *cudnn, const struct wish *wish, cudaStream_t stream,
+                          enum mf_status (*drain)(void *lanes), void *lanes)
+{
+    if (!wish->must && mf_flash_supported(128)) {
+        snprintf(cudnn->why, sizeof(cudnn->why), "they were written for this GPU");
+        return MF_STATUS_OK;
+    }
+    enum mf_status status = mf_cuda_cudnn_plans_open(stream, drain, lanes, &cudnn->plans);
+    if (status == MF_STATUS_OK) {
+        snprintf(cudnn->why, sizeof(cudnn->why), "%s",
+                 wish->must ? "MEMFERRY_ATTENTION=cudnn" : "not a Hopper GPU");
+        return MF_STATUS_OK;
+    }
+    snprintf(cudnn->why, sizeof(cudnn->why), "%s", mf_status_text());
+    return wish->must ? mf_status_context(status, "MEMFERRY_ATTENTION=cudnn") : MF_STATUS_OK;
+}
+
+enum mf_status mf_cuda_cudnn_open(struct mf_cuda_context *context,
                                   enum mf_status (*drain)(void *lanes), void *lanes,
                                   struct mf_cuda_cudnn **out)
 {
-    enum wish wish;
+    const struct wish *wish = NULL;
     *out = NULL;
     MF_TRY(read_wish(&wish));
     struct mf_cuda_cudnn *cudnn = calloc(1, sizeof(*cudnn));
@@ -46,23 +74,12 @@ enum mf_status mf_cuda_cudnn_open(const struct mf_cuda_context *context,
         return mf_status_set(MF_STATUS_NO_MEMORY, "no memory for the choice of attention");
     }
     *out = cudnn;
-    if (wish == WISH_OWN) {
-        snprintf(cudnn->why, sizeof(cudnn->why), "MEMFERRY_ATTENTION=own");
-        return MF_STATUS_OK;
+    context->attention = wish->best;
+    if (wish->ask) {
+        return ask(cudnn, wish, context->stream, drain, lanes);
     }
-    if (wish == WISH_AUTO && mf_flash_supported(128)) {
-        snprintf(cudnn->why, sizeof(cudnn->why), "they were written for this GPU");
-        return MF_STATUS_OK;
-    }
-    enum mf_status status = mf_cuda_cudnn_plans_open(context->stream, drain, lanes, &cudnn->plans);
-    if (status != MF_STATUS_OK && wish == WISH_AUTO) {
-        snprintf(cudnn->why, sizeof(cudnn->why), "%s", mf_status_text());
-        return MF_STATUS_OK;
-    }
-    snprintf(cudnn->why, sizeof(cudnn->why), "%s",
-             wish == WISH_CUDNN ? "MEMFERRY_ATTENTION=cudnn" : "not a Hopper GPU");
-    return status == MF_STATUS_OK ? MF_STATUS_OK
-                                  : mf_status_context(status, "MEMFERRY_ATTENTION=cudnn");
+    snprintf(cudnn->why, sizeof(cudnn->why), "MEMFERRY_ATTENTION=%s", wish->word);
+    return MF_STATUS_OK;
 }
 
 void mf_cuda_cudnn_close(struct mf_cuda_cudnn *cudnn)

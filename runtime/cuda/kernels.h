@@ -24,10 +24,18 @@ struct mf_cuda_blas;
 struct mf_cuda_cudnn;
 struct mf_cuda_direct;
 
+/* The best of our attention kernels that may be used; see cudnn.h. */
+enum mf_cuda_attention {
+    MF_CUDA_ATTENTION_PLAIN,
+    MF_CUDA_ATTENTION_TILES,
+    MF_CUDA_ATTENTION_HOPPER
+};
+
 struct mf_cuda_context {
     cudaStream_t stream;
     struct mf_cuda_blas *blas;
     struct mf_cuda_cudnn *cudnn; /* who computes attention */
+    enum mf_cuda_attention attention;
     const struct mf_cuda_direct *direct;
     char *scratch; /* device memory, 256-byte aligned */
     int64_t scratch_bytes;

@@ -117,13 +117,13 @@ static enum mf_status open_context(struct mf_cuda_lanes *lanes)
                                                        device),
                                 "asking for shared memory"));
     MF_TRY(mf_cuda_run_load(context->shared_bytes));
+    MF_TRY(mf_cuda_cudnn_open(context, drain, lanes, &lanes->cudnn));
+    context->cudnn = lanes->cudnn;
     MF_TRY(mf_cuda_linear_check(mf_cuda_attention_warm(context), "loading the attention kernels"));
     MF_TRY(mf_cuda_direct_open(device, &lanes->direct));
     context->direct = &lanes->direct;
     MF_TRY(mf_cuda_blas_open(drain, lanes, &lanes->blas));
     context->blas = lanes->blas;
-    MF_TRY(mf_cuda_cudnn_open(context, drain, lanes, &lanes->cudnn));
-    context->cudnn = lanes->cudnn;
     return MF_STATUS_OK;
 }
 

@@ -357,7 +357,8 @@ static void test_choice(void **state)
     struct mf_hardware_device found;
     struct mf_device *device = NULL;
     setenv("MEMFERRY_ATTENTION", "both", 1);
-    assert_fails(cuda->open(&options, &device), MF_STATUS_INVALID, "auto, own or cudnn");
+    assert_fails(cuda->open(&options, &device), MF_STATUS_INVALID,
+                 "auto, own, cudnn, tiles or plain");
     device = open_with("auto");
     assert_ok(cuda->describe(device, &found));
     bool hopper = found.compute_capability == 90;
