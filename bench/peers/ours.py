@@ -38,6 +38,9 @@ class Daemon:
             self.variables["MEMFERRY_CUDA_MODULE"] = str(module)
         command = [bundle / "memferryd", "--device", settings.device, "--socket", self.address,
                    "--home", settings.folder / "home"]
+        if settings.host_bytes:  # what the guard leaves, less the daemon's own memory
+            left = settings.host_bytes - machine.memory_used()[0]
+            command += ["--host-memory", str(max(1 << 20, left * 95 // 100))]
         self.process = machine.start(command, log, self.variables)
         self.watch = machine.Watch(self.process.pid, settings.host_bytes)
         if not machine.wait_for(socket, self.process, 60):
