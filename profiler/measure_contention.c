@@ -108,7 +108,7 @@ struct meter {
 static void keep(struct meter *meter, int load, int beside, double ratio)
 {
     struct ratios *ratios = &meter->ratios[load][beside];
-    if (ratio > 0 && ratio <= meter->ratio_max) {
+    if (ratio > 0 && ratio <= meter->ratio_max && ratios->count < ROUNDS_MAX) {
         ratios->at[ratios->count++] = ratio;
     }
 }
@@ -151,20 +151,39 @@ static bool different_lanes(int a, int b)
     return mf_contention_lane((enum mf_load)a) != mf_contention_lane((enum mf_load)b);
 }
 
-/* A pair that was seen too seldom yet has more time. */
-static enum mf_status measure_round(struct meter *meter, int64_t soft_end_ns, int64_t end_ns)
+static bool seen(const struct meter *meter, int a, int b)
+{
+    return !different_lanes(a, b) ||
+           (meter->ratios[a][b].count >= ROUNDS_MIN && meter->ratios[b][a].count >= ROUNDS_MIN);
+}
+
+static enum mf_status measure_round(struct meter *meter, int64_t end_ns)
 {
     for (int load = 0; load < MF_LOAD_COUNT; load++) {
-        if (meter->alone_ns[load] == 0 || mf_clock_ns() < soft_end_ns) {
-            MF_TRY(measure_alone(meter, load));
-        }
+        MF_TRY(measure_alone(meter, load));
     }
     for (int a = 0; a < MF_LOAD_COUNT; a++) {
         for (int b = a + 1; b < MF_LOAD_COUNT; b++) {
-            bool seen =
-                meter->ratios[a][b].count >= ROUNDS_MIN && meter->ratios[b][a].count >= ROUNDS_MIN;
-            if (different_lanes(a, b) && mf_clock_ns() < (seen ? soft_end_ns : end_ns)) {
+            if (different_lanes(a, b) && mf_clock_ns() < end_ns) {
                 MF_TRY(measure_pair(meter, a, b));
+            }
+        }
+    }
+    return MF_STATUS_OK;
+}
+
+/* Once more what was seen too seldom, by bad luck or for want of time; `missing` = some still is.
+ */
+static enum mf_status measure_missing(struct meter *meter, int64_t end_ns, bool *missing)
+{
+    *missing = false;
+    for (int a = 0; a < MF_LOAD_COUNT; a++) {
+        for (int b = a + 1; b < MF_LOAD_COUNT; b++) {
+            if (!seen(meter, a, b) && mf_clock_ns() < end_ns) {
+                MF_TRY(measure_alone(meter, a));
+                MF_TRY(measure_alone(meter, b));
+                MF_TRY(measure_pair(meter, a, b));
+                *missing = *missing || !seen(meter, a, b);
             }
         }
     }
@@ -174,10 +193,14 @@ static enum mf_status measure_round(struct meter *meter, int64_t soft_end_ns, in
 static enum mf_status measure_pairs(struct meter *meter, int64_t start_ns, double limit_ns,
                                     struct mf_contention *out, bool *complete)
 {
-    int64_t soft_end_ns = start_ns + (int64_t)(limit_ns * PAIRS_SHARE);
+    int64_t rounds_end_ns = start_ns + (int64_t)(limit_ns * PAIRS_SHARE);
     int64_t end_ns = start_ns + (int64_t)(limit_ns * PAIRS_SHARE_MAX);
-    for (int round = 0; round < ROUNDS_MAX; round++) {
-        MF_TRY(measure_round(meter, soft_end_ns, end_ns));
+    bool missing = true;
+    for (int round = 0; round < ROUNDS_MAX && mf_clock_ns() < rounds_end_ns; round++) {
+        MF_TRY(measure_round(meter, rounds_end_ns));
+    }
+    while (missing && mf_clock_ns() < end_ns) {
+        MF_TRY(measure_missing(meter, end_ns, &missing));
     }
     *complete = true;
     for (int a = 0; a < MF_LOAD_COUNT; a++) {
@@ -186,9 +209,8 @@ static enum mf_status measure_pairs(struct meter *meter, int64_t start_ns, doubl
             if (found->count >= ROUNDS_MIN) {
                 double ratio = mf_statistics_low(found->at, found->count);
                 out->slowdown[a][b] = ratio > NOISE ? ratio : 1;
-            } else if (different_lanes(a, b)) {
-                *complete = false;
             }
+            *complete = *complete && seen(meter, a, b);
         }
     }
     return MF_STATUS_OK;
