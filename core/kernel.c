@@ -82,8 +82,8 @@ static const struct kernel_cost costs[MF_KERNEL_COUNT] = {
     [MF_KERNEL_GRADIENT_ACCUMULATE] = {.flops = {.n = 1}, .bytes = {.n = 6}},
     [MF_KERNEL_GRADIENT_NORM] = {.flops = {.n = 2}, .bytes = {.n = 2}},
     [MF_KERNEL_CLIP] = {.flops = {.n = 1}, .bytes = {.n = 8}},
-    [MF_KERNEL_ADAMW] = {.flops = {.n = 14}, .bytes = {.n = 28}}, /* fp32: 3 read and written */
-    [MF_KERNEL_COPY] = {.bytes = {.n = 2}},                       /* n counts bytes */
+    [MF_KERNEL_ADAMW] = {.flops = {.n = 14}, .bytes = {.n = MF_ADAMW_BYTES}},
+    [MF_KERNEL_COPY] = {.bytes = {.n = 2}}, /* n counts bytes */
 };
 
 const char *mf_kernel_name(enum mf_kernel kernel)

@@ -78,10 +78,12 @@ enum mf_lane {
  * GRADIENT_NORM       0 gradient[n] (fp32 if GRADIENT_FP32, else bf16), 1 square fp64[1]: the sum
  * of squares in the order of mf_kernel_square_sum(): see there. CLIP                0 squares
  * fp64[n], 1 struct mf_control: sums the squares in order, fills norm, finite and gradient_scale.
- * ADAMW               0 gradient[n] (GRADIENT_FP32 or bf16), 1 state fp32[3][n] {master, m, v},
- *                     2 weight bf16[n] out, 3 struct mf_control. k = elements of the first segment
- *                     (decayed if DECAY_FIRST), the rest are decayed if DECAY_REST. PyTorch's
- * AdamW. CPU lane: 4 state and 5 weight may be given; they are written then, 1 and 2 only read.
+ * ADAMW               0 gradient[n] (GRADIENT_FP32 or bf16), 1 state {m fp32[n], v fp32[n],
+ *                     rest int16[n]}, 2 weight bf16[n], both read and written (MF_STATE_BYTES says
+ *                     how they hold the fp32 master), 3 struct mf_control. k = elements of the
+ *                     first segment (decayed if DECAY_FIRST), the rest are decayed if DECAY_REST.
+ *                     PyTorch's AdamW. CPU lane: 4 state and 5 weight may be given; they are
+ *                     written then, 1 and 2 only read.
  * COPY                0 from, 1 to: shape.n bytes. H2D and D2H lanes only.
  */
 #define MF_KERNEL_MAP(X)                                                                           \
@@ -184,6 +186,18 @@ struct mf_control {
     int32_t skip_nonfinite; /* a norm that is not finite leaves weights and state untouched */
     int32_t skipped;        /* out: 1 when the update was skipped */
 };
+
+/*
+ * Bytes of optimizer state of an element beside its bf16 weight: fp32 m and v and a rest of 16
+ * bits. With weight and gradient that makes 14 a parameter. The fp32 master is exact, but not
+ * stored: its bits = ((weight + t) << 16) + rest, where weight is the master rounded to nearest
+ * even and t is 1 where it lies exactly halfway above an even weight: the one master of the 65537
+ * that round to such a weight which 16 bits cannot tell from the others. t is kept as the sign of
+ * v, which is never negative. A master that is not a number becomes 0x7fc00000.
+ */
+#define MF_STATE_BYTES 10
+/* What ADAMW moves in memory for an element: weight and state both ways, a bf16 gradient in. */
+#define MF_ADAMW_BYTES (2 * (2 + MF_STATE_BYTES) + 2)
 
 const char *mf_kernel_name(enum mf_kernel kernel);
 const char *mf_kernel_lane_name(enum mf_lane lane);

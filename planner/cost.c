@@ -16,9 +16,6 @@
 /* An ordinary product by direct access reads its weights once for each tile of so many tokens
  * (measured: nothing caches host lines on the device). */
 #define DIRECT_TILE_ROWS 128
-/* The CPU update streams fp32 {master, m, v} both ways, a bf16 weight out and the gradient in. */
-#define ADAMW_BYTES 28.0
-#define ADAMW_FP32_BYTES 30.0
 /* fp32 sum both ways and a bf16 panel; the first contribution only writes the sum. */
 #define ACCUMULATE_BYTES 10.0
 
@@ -123,7 +120,7 @@ static double estimate_cpu(const struct rates *rates, enum mf_kernel kernel,
     double bytes = 0;
     switch (kernel) {
     case MF_KERNEL_ADAMW:
-        bytes = fp32 ? ADAMW_FP32_BYTES : ADAMW_BYTES;
+        bytes = MF_ADAMW_BYTES + (fp32 ? 2 : 0);
         break;
     case MF_KERNEL_GRADIENT_ACCUMULATE:
         bytes = ACCUMULATE_BYTES;

@@ -75,7 +75,7 @@ struct mf_step_layout {
     int32_t *weight_device; /* resident bf16 weights */
     int32_t *weight_host;   /* bf16 weights in host memory */
     int32_t *gradient;      /* bf16, or fp32 where more than one contribution is added */
-    int32_t *state;         /* fp32; for each panel {master, m, v} one after another */
+    int32_t *state;         /* MF_STATE_BYTES an element; for each panel as ADAMW wants it */
     int32_t rope_table;     /* device fp32[seq_len, head_dim/2, 2] */
     int32_t tokens_host;    /* host int32[micro_count_max, rows] */
     int32_t labels_host;    /* host int32[micro_count_max, rows] */
@@ -84,7 +84,7 @@ struct mf_step_layout {
     int32_t squares;        /* host fp64[panels of all owners] */
     int32_t control;        /* host struct mf_control[2]: of this step, and of pending updates */
     int32_t logits;         /* host fp32[micro_batch, vocab] */
-    int32_t transfer;       /* host: one panel of state, for loading and saving parameters */
+    int32_t transfer;       /* host: one panel of state and weights, to load and save them */
     int32_t persistent_count;
 };
 

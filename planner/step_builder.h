@@ -15,9 +15,8 @@
 /* Slots of the small rings; the weight ring's depth is the plan's decision. */
 #define MF_STEP_GRADIENT_SLOTS 3
 #define MF_STEP_STAGING_SLOTS 4
-#define MF_STEP_UPDATE_SLOTS 2
-/* Updates that pass through the device: how many wait for their state, and the slots for it, so
- * that one waits, one comes in and one goes home. */
+/* Updates on the device of what lies in host memory, state or weight: how many wait for it, and the
+ * slots for it, so that one waits, one comes in and one goes home. */
 #define MF_STEP_PASSING_MAX 1
 #define MF_STEP_PASSING_SLOTS 3
 
@@ -26,7 +25,7 @@ enum mf_step_ring {
     MF_RING_GRADIENT,        /* device: gradient panels on their way out or into a sum */
     MF_RING_STAGING,         /* host: gradient panels on their way into a sum or an update */
     MF_RING_STATE,           /* device: optimizer state passing through */
-    MF_RING_UPDATE_WEIGHT,   /* device: updated weights on their way to host memory */
+    MF_RING_UPDATE_WEIGHT,   /* device: weights that pass through to be updated */
     MF_RING_UPDATE_GRADIENT, /* device: gradients on their way to a streamed update */
     MF_RING_COUNT
 };
@@ -61,12 +60,13 @@ struct mf_step_upload {
     int32_t panel;
 };
 
-/* An update whose state is on its way to the device. */
+/* An update whose state or weight is on its way to the device. */
 struct mf_step_passing {
     int32_t owner;
     int32_t panel;
     struct mf_step_ref gradient;
     struct mf_step_ref state;
+    struct mf_step_ref weight;
 };
 
 struct mf_step_builder {

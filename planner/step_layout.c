@@ -49,10 +49,11 @@ static void build_unit(struct mf_step_builder *builder, int32_t index)
         decision->gradient == MF_GRADIENT_DEVICE ? MF_SPACE_DEVICE : MF_SPACE_HOST;
     layout->gradient[index] = mf_step_builder_buffer(builder, gradient_space, MF_PURPOSE_GRADIENT,
                                                      gradient_bytes, panels, index);
-    layout->state[index] = decision->optimizer == MF_OPTIMIZER_GPU
-                               ? mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_STATE,
-                                                        unit->elements * 12, panels, index)
-                               : host_panels(builder, index, MF_PURPOSE_STATE, unit->elements * 12);
+    layout->state[index] =
+        decision->optimizer == MF_OPTIMIZER_GPU
+            ? mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_STATE,
+                                     unit->elements * MF_STATE_BYTES, panels, index)
+            : host_panels(builder, index, MF_PURPOSE_STATE, unit->elements * MF_STATE_BYTES);
 }
 
 static void want(int64_t *slot_bytes, bool wanted, int64_t bytes)
@@ -86,7 +87,7 @@ static void measure_rings(const struct mf_step_builder *builder,
              decision->gradient == MF_GRADIENT_COPY || (on_device && sums), panel * 2);
         want(&slot_bytes[MF_RING_STAGING], !on_device && sums, panel * 2);
         want(&slot_bytes[MF_RING_STAGING], on_device && by_cpu, panel * (sums ? 4 : 2));
-        want(&slot_bytes[MF_RING_STATE], passes, panel * 12);
+        want(&slot_bytes[MF_RING_STATE], passes, panel * MF_STATE_BYTES);
         want(&slot_bytes[MF_RING_UPDATE_WEIGHT], !by_cpu && !resident, panel * 2);
         want(&slot_bytes[MF_RING_UPDATE_GRADIENT], passes && !on_device, panel * (sums ? 4 : 2));
     }
@@ -103,7 +104,7 @@ static void build_rings(struct mf_step_builder *builder)
         [MF_RING_GRADIENT] = {MF_SPACE_DEVICE, MF_PURPOSE_GRADIENT, MF_STEP_GRADIENT_SLOTS},
         [MF_RING_STAGING] = {MF_SPACE_HOST, MF_PURPOSE_GRADIENT, MF_STEP_STAGING_SLOTS},
         [MF_RING_STATE] = {MF_SPACE_DEVICE, MF_PURPOSE_STATE, MF_STEP_PASSING_SLOTS},
-        [MF_RING_UPDATE_WEIGHT] = {MF_SPACE_DEVICE, MF_PURPOSE_STATE, MF_STEP_UPDATE_SLOTS},
+        [MF_RING_UPDATE_WEIGHT] = {MF_SPACE_DEVICE, MF_PURPOSE_STATE, MF_STEP_PASSING_SLOTS},
         [MF_RING_UPDATE_GRADIENT] = {MF_SPACE_DEVICE, MF_PURPOSE_STATE, MF_STEP_PASSING_SLOTS},
     };
     int64_t slot_bytes[MF_RING_COUNT] = {0};
@@ -140,7 +141,7 @@ static void build_shared(struct mf_step_builder *builder)
     for (int32_t i = 0; i < model->unit_count; i++) {
         want(&panel_elements, true, model->units[i].panel_elements);
     }
-    layout->transfer = host(builder, panel_elements * 12, 1);
+    layout->transfer = host(builder, panel_elements * (MF_STATE_BYTES + 2), 1);
     layout->rope_table = -1;
     layout->logits = -1;
     layout->tokens_host = layout->labels_host = layout->results = layout->logprobs = -1;

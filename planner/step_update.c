@@ -164,35 +164,61 @@ static void update_on_cpu(struct mf_step_builder *builder, int32_t owner, int32_
         gradient = staging;
     }
     adamw(builder, MF_LANE_CPU, owner, panel, gradient,
-          mf_step_builder_panel(unit, layout->state[owner], panel, 12), weight);
+          mf_step_builder_panel(unit, layout->state[owner], panel, MF_STATE_BYTES), weight);
     if (decision->forward == MF_WEIGHT_FORWARD_RESIDENT) {
         add_upload(builder, owner, panel);
     }
 }
 
-/* The second half of an update that passes through the device: the kernel, and what goes home. */
-static void finish_passing(struct mf_step_builder *builder, const struct mf_step_passing *passing)
+/* Where an owner's panel of state and of weights lies between updates. */
+static struct mf_step_ref state_at_home(const struct mf_step_builder *builder, int32_t owner,
+                                        int32_t panel)
+{
+    return mf_step_builder_panel(&builder->model->units[owner], builder->step->layout.state[owner],
+                                 panel, MF_STATE_BYTES);
+}
+
+static struct mf_step_ref weight_at_home(const struct mf_step_builder *builder, int32_t owner,
+                                         int32_t panel)
+{
+    const struct mf_step_layout *layout = &builder->step->layout;
+    int32_t buffer = layout->weight_device[owner] >= 0 ? layout->weight_device[owner]
+                                                       : layout->weight_host[owner];
+    return mf_step_builder_panel(&builder->model->units[owner], buffer, panel, 2);
+}
+
+/* What of an update on the device lies in host memory between updates. */
+static bool state_passes(const struct mf_step_builder *builder, int32_t owner)
+{
+    return mf_step_builder_decision(builder, owner)->optimizer == MF_OPTIMIZER_GPU_STREAM;
+}
+
+static bool weight_passes(const struct mf_step_builder *builder, int32_t owner)
+{
+    return mf_step_builder_decision(builder, owner)->forward != MF_WEIGHT_FORWARD_RESIDENT;
+}
+
+/* The second half of an update on the device: the kernel, and what goes home. */
+static void finish_on_device(struct mf_step_builder *builder, const struct mf_step_passing *passing)
 {
     const struct mf_unit *unit = &builder->model->units[passing->owner];
-    const struct mf_step_layout *layout = &builder->step->layout;
     int32_t owner = passing->owner;
     int32_t panel = passing->panel;
     int64_t elements = mf_model_panel_size(unit, panel);
     int32_t block = builder->block;
-    bool resident = mf_step_builder_decision(builder, owner)->forward == MF_WEIGHT_FORWARD_RESIDENT;
-    struct mf_step_ref weight =
-        resident ? mf_step_builder_panel(unit, layout->weight_device[owner], panel, 2)
-                 : mf_step_builder_slot(builder, MF_RING_UPDATE_WEIGHT);
 
     builder->block = unit->block;
-    adamw(builder, MF_LANE_COMPUTE, owner, panel, passing->gradient, passing->state, weight);
-    struct mf_step_ref home = mf_step_builder_panel(unit, layout->state[owner], panel, 12);
-    mf_step_builder_copy(builder, passing->state, result(builder, owner, home), elements * 12,
-                         owner, panel);
-    if (!resident) {
-        home = mf_step_builder_panel(unit, layout->weight_host[owner], panel, 2);
-        mf_step_builder_copy(builder, weight, result(builder, owner, home), elements * 2, owner,
-                             panel);
+    adamw(builder, MF_LANE_COMPUTE, owner, panel, passing->gradient, passing->state,
+          passing->weight);
+    if (state_passes(builder, owner)) {
+        struct mf_step_ref home = state_at_home(builder, owner, panel);
+        mf_step_builder_copy(builder, passing->state, result(builder, owner, home),
+                             elements * MF_STATE_BYTES, owner, panel);
+    }
+    if (weight_passes(builder, owner)) {
+        struct mf_step_ref home = weight_at_home(builder, owner, panel);
+        mf_step_builder_copy(builder, passing->weight, result(builder, owner, home), elements * 2,
+                             owner, panel);
     }
     builder->block = block;
 }
@@ -202,54 +228,53 @@ static void finish_oldest(struct mf_step_builder *builder, int32_t left)
 {
     int32_t done = builder->passing_count > left ? builder->passing_count - left : 0;
     for (int32_t i = 0; i < done; i++) {
-        finish_passing(builder, &builder->passing[i]);
+        finish_on_device(builder, &builder->passing[i]);
     }
     builder->passing_count -= done;
     memmove(builder->passing, builder->passing + done,
             (size_t)builder->passing_count * sizeof(*builder->passing));
 }
 
-/* Issues the copies to the device. The kernel follows with the next such update: right behind its
- * own copies it would hold up the compute lane, first in, first out, until the state is there. */
-static void begin_passing(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+/* Copies a panel into the next slot of a ring. */
+static struct mf_step_ref bring(struct mf_step_builder *builder, struct mf_step_ref from,
+                                enum mf_step_ring ring, int64_t bytes, int32_t owner, int32_t panel)
 {
-    const struct mf_unit *unit = &builder->model->units[owner];
-    int64_t elements = mf_model_panel_size(unit, panel);
+    struct mf_step_ref slot = mf_step_builder_slot(builder, ring);
+    mf_step_builder_copy(builder, from, slot, bytes, owner, panel);
+    return slot;
+}
+
+/* Issues the copies to the device. The kernel follows with the next such update: right behind its
+ * own copies it would hold up the compute lane, first in, first out, until they are there. Where
+ * nothing comes in it follows at once. */
+static void update_on_device(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+{
+    int64_t elements = mf_model_panel_size(&builder->model->units[owner], panel);
     struct mf_step_passing passing = {.owner = owner,
                                       .panel = panel,
                                       .gradient = mf_step_builder_gradient(builder, owner, panel),
-                                      .state = mf_step_builder_slot(builder, MF_RING_STATE)};
+                                      .state = state_at_home(builder, owner, panel),
+                                      .weight = weight_at_home(builder, owner, panel)};
 
-    mf_step_builder_copy(builder,
-                         mf_step_builder_panel(unit, builder->step->layout.state[owner], panel, 12),
-                         passing.state, elements * 12, owner, panel);
+    if (!state_passes(builder, owner) && !weight_passes(builder, owner)) {
+        finish_on_device(builder, &passing);
+        return;
+    }
+    if (state_passes(builder, owner)) {
+        passing.state =
+            bring(builder, passing.state, MF_RING_STATE, elements * MF_STATE_BYTES, owner, panel);
+    }
+    if (weight_passes(builder, owner)) {
+        passing.weight =
+            bring(builder, passing.weight, MF_RING_UPDATE_WEIGHT, elements * 2, owner, panel);
+    }
     if (mf_step_builder_decision(builder, owner)->gradient != MF_GRADIENT_DEVICE) {
-        struct mf_step_ref slot = mf_step_builder_slot(builder, MF_RING_UPDATE_GRADIENT);
-        mf_step_builder_copy(builder, passing.gradient, slot,
-                             elements * (mf_step_builder_sums(builder, owner) ? 4 : 2), owner,
-                             panel);
-        passing.gradient = slot;
+        passing.gradient =
+            bring(builder, passing.gradient, MF_RING_UPDATE_GRADIENT,
+                  elements * (mf_step_builder_sums(builder, owner) ? 4 : 2), owner, panel);
     }
     builder->passing[builder->passing_count++] = passing;
     finish_oldest(builder, MF_STEP_PASSING_MAX);
-}
-
-static void update_on_device(struct mf_step_builder *builder, int32_t owner, int32_t panel)
-{
-    const struct mf_unit *unit = &builder->model->units[owner];
-    const struct mf_step_layout *layout = &builder->step->layout;
-    bool resident = mf_step_builder_decision(builder, owner)->forward == MF_WEIGHT_FORWARD_RESIDENT;
-    struct mf_step_ref weight =
-        resident ? mf_step_builder_panel(unit, layout->weight_device[owner], panel, 2)
-                 : mf_step_builder_slot(builder, MF_RING_UPDATE_WEIGHT);
-
-    adamw(builder, MF_LANE_COMPUTE, owner, panel, mf_step_builder_gradient(builder, owner, panel),
-          mf_step_builder_panel(unit, layout->state[owner], panel, 12), weight);
-    if (!resident) {
-        mf_step_builder_copy(builder, weight,
-                             mf_step_builder_panel(unit, layout->weight_host[owner], panel, 2),
-                             mf_model_panel_size(unit, panel) * 2, owner, panel);
-    }
 }
 
 static void update_panel(struct mf_step_builder *builder, int32_t owner, int32_t panel)
@@ -257,7 +282,7 @@ static void update_panel(struct mf_step_builder *builder, int32_t owner, int32_t
     static void (*const updates[MF_OPTIMIZER_COUNT])(struct mf_step_builder *, int32_t, int32_t) = {
         [MF_OPTIMIZER_CPU] = update_on_cpu,
         [MF_OPTIMIZER_GPU] = update_on_device,
-        [MF_OPTIMIZER_GPU_STREAM] = begin_passing,
+        [MF_OPTIMIZER_GPU_STREAM] = update_on_device,
     };
     enum mf_phase phase = builder->phase;
     builder->phase = MF_PHASE_UPDATE;

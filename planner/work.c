@@ -193,8 +193,12 @@ static void add_update(const struct builder *builder, int32_t owner, int32_t pan
             lanes[MF_WORK_FREE].ns[MF_LANE_H2D] += copy_cost(builder, MF_LANE_H2D, gradient_bytes);
         }
         if (passes) {
-            lanes[MF_WORK_FREE].ns[MF_LANE_H2D] += copy_cost(builder, MF_LANE_H2D, size * 12);
-            lanes[MF_WORK_AFTER].ns[MF_LANE_D2H] += copy_cost(builder, MF_LANE_D2H, size * 12);
+            int64_t state_bytes = size * MF_STATE_BYTES;
+            lanes[MF_WORK_FREE].ns[MF_LANE_H2D] += copy_cost(builder, MF_LANE_H2D, state_bytes);
+            lanes[MF_WORK_AFTER].ns[MF_LANE_D2H] += copy_cost(builder, MF_LANE_D2H, state_bytes);
+        }
+        if (!by_cpu && !resident) { /* the weight holds the upper half of the master */
+            lanes[MF_WORK_FREE].ns[MF_LANE_H2D] += copy_cost(builder, MF_LANE_H2D, size * 2);
         }
         if (by_cpu == resident) {
             enum mf_lane lane = by_cpu ? MF_LANE_H2D : MF_LANE_D2H;
@@ -209,8 +213,9 @@ static void add_ahead(const struct builder *builder, const struct mf_unit *unit)
 {
     double *ns = builder->work->ahead.ns;
     int64_t panel = unit->panel_elements;
-    double in =
-        copy_cost(builder, MF_LANE_H2D, panel * 12) + copy_cost(builder, MF_LANE_H2D, panel * 4);
+    double in = copy_cost(builder, MF_LANE_H2D, panel * MF_STATE_BYTES) +
+                copy_cost(builder, MF_LANE_H2D, panel * 2) +
+                copy_cost(builder, MF_LANE_H2D, panel * 4);
     double out = copy_cost(builder, MF_LANE_D2H, panel * 4);
     ns[MF_LANE_H2D] = fmax(ns[MF_LANE_H2D], AHEAD_SLOTS * in);
     ns[MF_LANE_D2H] = fmax(ns[MF_LANE_D2H], AHEAD_SLOTS * out);
@@ -229,7 +234,7 @@ static void add_owner(const struct builder *builder, int32_t owner)
         const struct mf_work_update_choice *choice = &mf_work_updates[i];
         work->update_bytes[i] =
             (choice->gradient == MF_GRADIENT_DEVICE ? unit->elements * (sums ? 4 : 2) : 0) +
-            (choice->optimizer == MF_OPTIMIZER_GPU ? unit->elements * 12 : 0);
+            (choice->optimizer == MF_OPTIMIZER_GPU ? unit->elements * MF_STATE_BYTES : 0);
     }
 }
 

@@ -5,8 +5,6 @@
 
 #include "profiler/measure.h"
 
-/* What the CPU update moves for an element: master, m, v both ways, gradient in, weight out. */
-#define ADAMW_BYTES 28.0
 #define COPY_BYTES_MIN (4ll << 10)
 #define COPY_BYTES_MAX (64ll << 20)
 #define COPY_GROWTH 8
@@ -111,7 +109,7 @@ static enum mf_status measure_update(struct probe *probe, struct mf_hardware *ha
         .lane = MF_LANE_CPU, .kernel = MF_KERNEL_ADAMW, .shape = {.n = 4 << 20, .k = 4 << 20}};
     struct mf_measurement measured;
     MF_TRY(measure_shrinking(probe, &update, &measured));
-    hardware->host_bytes_per_s = ADAMW_BYTES * (double)update.shape.n / measured.median_ns * 1e9;
+    hardware->host_bytes_per_s = MF_ADAMW_BYTES * (double)update.shape.n / measured.median_ns * 1e9;
     return MF_STATUS_OK;
 }
 

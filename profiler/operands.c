@@ -11,7 +11,6 @@ enum extent {
     EXTENT_ONE,
     EXTENT_TWO,
     EXTENT_N,
-    EXTENT_3N,
     EXTENT_NORM,  /* weight[n], bias[n] */
     EXTENT_PANEL, /* [n, k] and a bias if the flag says so */
     EXTENT_TABLE, /* [k, n] */
@@ -127,7 +126,7 @@ static const struct operand operands[MF_KERNEL_COUNT][MF_OPERANDS_MAX] = {
     [MF_KERNEL_GRADIENT_ACCUMULATE] = {UPDATE(BF16, N), UPDATE(FP32, N)},
     [MF_KERNEL_GRADIENT_NORM] = {UPDATE(BF16, N), SHARED(SQUARES, ONE)},
     [MF_KERNEL_CLIP] = {SHARED(SQUARES, N), SHARED(CONTROL, ONE)},
-    [MF_KERNEL_ADAMW] = {UPDATE(BF16, N), UPDATE(STATE, 3N), UPDATE(BF16, N), SHARED(CONTROL, ONE)},
+    [MF_KERNEL_ADAMW] = {UPDATE(BF16, N), UPDATE(STATE, N), UPDATE(BF16, N), SHARED(CONTROL, ONE)},
     [MF_KERNEL_COPY] = {UPDATE(ZERO, N), UPDATE(ZERO, N)},
 };
 
@@ -154,8 +153,6 @@ static int64_t count(enum extent extent, const struct mf_shape *shape, int64_t *
         return 2;
     case EXTENT_N:
         return shape->n;
-    case EXTENT_3N:
-        return times(shape->n, 3);
     case EXTENT_NORM:
         return shape->n * 2;
     case EXTENT_PANEL:
@@ -218,8 +215,9 @@ static int64_t element_bytes(const struct mf_signature *signature, enum mf_opera
     case MF_OPERANDS_STATS:
     case MF_OPERANDS_LSE:
     case MF_OPERANDS_RUNNING:
-    case MF_OPERANDS_STATE:
         return 4;
+    case MF_OPERANDS_STATE:
+        return MF_STATE_BYTES;
     case MF_OPERANDS_SQUARES:
         return 8;
     case MF_OPERANDS_CONTROL:

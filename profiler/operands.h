@@ -26,7 +26,7 @@ enum mf_operands_content {
     MF_OPERANDS_STATS,   /* fp32 {0, 1} */
     MF_OPERANDS_LSE,     /* fp32 logarithms of sums of exponentials */
     MF_OPERANDS_RUNNING, /* fp32 {0, 1, 0} */
-    MF_OPERANDS_STATE,   /* fp32 {master, m, v}: v is not negative */
+    MF_OPERANDS_STATE,   /* of ADAMW: v is not negative */
     MF_OPERANDS_SQUARES, /* fp64 ones */
     MF_OPERANDS_CONTROL, /* struct mf_control */
     MF_OPERANDS_MARKS,   /* bytes, zero */

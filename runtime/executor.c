@@ -217,7 +217,10 @@ static void follow_weights(struct mf_executor *executor, const struct mf_step *s
             &executor->shadows[executor->shadow_first[uses[i].unit] + task->panel];
         if (copy && i == 1 && uses[0].unit == uses[1].unit) {
             mf_shadow_copy(shadow, uses[i].space);
-        } else if ((copy && i == 1) || (update && (i == 2 || i == 5))) {
+        } else if (update && i == 2) { /* the weight holds the upper half of the master */
+            mf_shadow_read(shadow, uses[i].space);
+            mf_shadow_write(shadow, uses[i].space);
+        } else if ((copy && i == 1) || (update && i == 5)) {
             mf_shadow_write(shadow, uses[i].space);
         } else {
             mf_shadow_read(shadow, uses[i].space);

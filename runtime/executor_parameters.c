@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "runtime/host/adamw.h"
 #include "runtime/host/bf16.h"
 
 enum mf_status mf_executor_copy(struct mf_executor *executor, enum mf_lane lane, void *from,
@@ -19,55 +20,91 @@ enum mf_status mf_executor_copy(struct mf_executor *executor, enum mf_lane lane,
     return interface->sync(executor->device);
 }
 
-/* Moves bytes between host memory of ours and a buffer of either space. */
-static enum mf_status put_bytes(struct mf_executor *executor, int32_t buffer, int64_t offset,
-                                int64_t bytes)
+/* Moves bytes between the transfer buffer, `at` bytes from its start, and a buffer of either space.
+ */
+static enum mf_status put_bytes(struct mf_executor *executor, int64_t at, int32_t buffer,
+                                int64_t offset, int64_t bytes)
 {
     void *to = mf_executor_host_pointer(executor, buffer, offset);
-    void *transfer = mf_executor_transfer(executor);
+    char *from = (char *)mf_executor_transfer(executor) + at;
     if (executor->steps[0].buffers[buffer].space == MF_SPACE_HOST) {
-        memcpy(to, transfer, (size_t)bytes);
+        memcpy(to, from, (size_t)bytes);
         return MF_STATUS_OK;
     }
-    return mf_executor_copy(executor, MF_LANE_H2D, transfer, to, bytes);
+    return mf_executor_copy(executor, MF_LANE_H2D, from, to, bytes);
 }
 
-static enum mf_status get_bytes(struct mf_executor *executor, int32_t buffer, int64_t offset,
-                                int64_t bytes)
+static enum mf_status get_bytes(struct mf_executor *executor, int64_t at, int32_t buffer,
+                                int64_t offset, int64_t bytes)
 {
     void *from = mf_executor_host_pointer(executor, buffer, offset);
-    void *transfer = mf_executor_transfer(executor);
+    char *to = (char *)mf_executor_transfer(executor) + at;
     if (executor->steps[0].buffers[buffer].space == MF_SPACE_HOST) {
-        memcpy(transfer, from, (size_t)bytes);
+        memcpy(to, from, (size_t)bytes);
         return MF_STATUS_OK;
     }
-    return mf_executor_copy(executor, MF_LANE_D2H, from, transfer, bytes);
+    return mf_executor_copy(executor, MF_LANE_D2H, from, to, bytes);
 }
 
-static enum mf_status put_weight(struct mf_executor *executor, int32_t unit, int32_t panel,
-                                 const float *master)
+/* A panel of parameters in the transfer buffer: the state as ADAMW wants it, then the weights. */
+struct parts {
+    float *m;
+    float *v;
+    int16_t *rest;
+    uint16_t *weight;
+};
+
+static struct parts parts_of(const struct mf_executor *executor, int64_t elements)
+{
+    float *m = mf_executor_transfer(executor);
+    int16_t *rest = (int16_t *)(void *)(m + 2 * elements);
+    return (struct parts){m, m + elements, rest, (uint16_t *)rest + elements};
+}
+
+/* Where the weights of a unit lie, [space]; -1 = not there. */
+static void find_weights(const struct mf_executor *executor, int32_t unit,
+                         int32_t buffers[static MF_SPACE_COUNT])
 {
     const struct mf_step_layout *layout = &executor->steps[0].layout;
+    buffers[MF_SPACE_DEVICE] = layout->weight_device[unit];
+    buffers[MF_SPACE_HOST] = layout->weight_host[unit];
+}
+
+static enum mf_status put_panel(struct mf_executor *executor, int32_t unit, int32_t panel)
+{
     const struct mf_unit *shape = &executor->model->units[unit];
     int64_t elements = mf_model_panel_size(shape, panel);
     int64_t offset = mf_model_panel_offset(shape, panel);
-    const int32_t buffers[MF_SPACE_COUNT] = {
-        [MF_SPACE_DEVICE] = layout->weight_device[unit],
-        [MF_SPACE_HOST] = layout->weight_host[unit],
-    };
     struct mf_shadow *shadow = &executor->shadows[executor->shadow_first[unit] + panel];
-    uint16_t *weights = mf_executor_transfer(executor);
-    for (int64_t i = 0; i < elements; i++) {
-        weights[i] = mf_bf16_from_float(master[offset + i]);
-    }
+    int32_t buffers[MF_SPACE_COUNT];
+    find_weights(executor, unit, buffers);
+    MF_TRY(put_bytes(executor, 0, executor->steps[0].layout.state[unit], offset * MF_STATE_BYTES,
+                     elements * MF_STATE_BYTES));
     shadow->version++;
     for (int space = 0; space < MF_SPACE_COUNT; space++) {
         if (buffers[space] >= 0) {
-            MF_TRY(put_bytes(executor, buffers[space], offset * 2, elements * 2));
+            MF_TRY(put_bytes(executor, elements * MF_STATE_BYTES, buffers[space], offset * 2,
+                             elements * 2));
             shadow->versions[space] = shadow->version;
         }
     }
     return MF_STATUS_OK;
+}
+
+static enum mf_status get_panel(struct mf_executor *executor, int32_t unit, int32_t panel)
+{
+    const struct mf_unit *shape = &executor->model->units[unit];
+    int64_t elements = mf_model_panel_size(shape, panel);
+    int64_t offset = mf_model_panel_offset(shape, panel);
+    const struct mf_shadow *shadow = &executor->shadows[executor->shadow_first[unit] + panel];
+    enum mf_space space = mf_shadow_valid(shadow, MF_SPACE_HOST) ? MF_SPACE_HOST : MF_SPACE_DEVICE;
+    int32_t buffers[MF_SPACE_COUNT];
+    find_weights(executor, unit, buffers);
+    mf_shadow_read(shadow, space);
+    MF_TRY(
+        get_bytes(executor, elements * MF_STATE_BYTES, buffers[space], offset * 2, elements * 2));
+    return get_bytes(executor, 0, executor->steps[0].layout.state[unit], offset * MF_STATE_BYTES,
+                     elements * MF_STATE_BYTES);
 }
 
 enum mf_status mf_executor_put_unit(struct mf_executor *executor, int32_t unit, const float *master,
@@ -75,23 +112,17 @@ enum mf_status mf_executor_put_unit(struct mf_executor *executor, int32_t unit, 
 {
     const struct mf_unit *shape = &executor->model->units[unit];
     MF_ASSERT(shape->owner == unit);
-    const float *parts[3] = {master, first, second};
     MF_TRY(mf_executor_flush(executor));
     for (int32_t panel = 0; panel < shape->panel_count; panel++) {
         int64_t elements = mf_model_panel_size(shape, panel);
         int64_t offset = mf_model_panel_offset(shape, panel);
-        MF_TRY(put_weight(executor, unit, panel, master));
-        float *state = mf_executor_transfer(executor);
-        for (int part = 0; part < 3; part++) {
-            size_t bytes = (size_t)elements * sizeof(float);
-            if (parts[part] != NULL) {
-                memcpy(state + part * elements, parts[part] + offset, bytes);
-            } else {
-                memset(state + part * elements, 0, bytes);
-            }
+        struct parts parts = parts_of(executor, elements);
+        for (int64_t i = 0; i < elements; i++) {
+            parts.m[i] = first != NULL ? first[offset + i] : 0;
+            mf_adamw_split(master[offset + i], second != NULL ? second[offset + i] : 0,
+                           &parts.weight[i], &parts.rest[i], &parts.v[i]);
         }
-        MF_TRY(
-            put_bytes(executor, executor->steps[0].layout.state[unit], offset * 12, elements * 12));
+        MF_TRY(put_panel(executor, unit, panel));
     }
     return MF_STATUS_OK;
 }
@@ -101,19 +132,20 @@ enum mf_status mf_executor_get_unit(struct mf_executor *executor, int32_t unit, 
 {
     const struct mf_unit *shape = &executor->model->units[unit];
     MF_ASSERT(shape->owner == unit);
-    float *parts[3] = {master, first, second};
     MF_TRY(mf_executor_flush(executor));
     for (int32_t panel = 0; panel < shape->panel_count; panel++) {
         int64_t elements = mf_model_panel_size(shape, panel);
         int64_t offset = mf_model_panel_offset(shape, panel);
-        MF_TRY(
-            get_bytes(executor, executor->steps[0].layout.state[unit], offset * 12, elements * 12));
-        const float *state = mf_executor_transfer(executor);
-        for (int part = 0; part < 3; part++) {
-            if (parts[part] != NULL) {
-                memcpy(parts[part] + offset, state + part * elements,
-                       (size_t)elements * sizeof(float));
-            }
+        struct parts parts = parts_of(executor, elements);
+        MF_TRY(get_panel(executor, unit, panel));
+        for (int64_t i = 0; i < elements && master != NULL; i++) {
+            master[offset + i] = mf_adamw_join(parts.weight[i], parts.rest[i], parts.v[i]);
+        }
+        for (int64_t i = 0; i < elements && second != NULL; i++) {
+            second[offset + i] = mf_adamw_moment(parts.v[i]);
+        }
+        if (first != NULL) {
+            memcpy(first + offset, parts.m, (size_t)elements * sizeof(*first));
         }
     }
     return MF_STATUS_OK;
@@ -128,7 +160,7 @@ enum mf_status mf_executor_get_gradient(struct mf_executor *executor, int32_t un
     for (int32_t panel = 0; panel < shape->panel_count; panel++) {
         int64_t elements = mf_model_panel_size(shape, panel);
         int64_t offset = mf_model_panel_offset(shape, panel);
-        MF_TRY(get_bytes(executor, executor->steps[0].layout.gradient[unit], offset * size,
+        MF_TRY(get_bytes(executor, 0, executor->steps[0].layout.gradient[unit], offset * size,
                          elements * size));
         const float *wide = mf_executor_transfer(executor);
         const uint16_t *narrow = mf_executor_transfer(executor);

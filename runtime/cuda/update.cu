@@ -10,15 +10,6 @@
 #define SQUARE_THREADS (MF_SQUARE_LANES * 4) /* four blocks of squares at once */
 #define SUM_THREADS 1024
 
-/* The host's rounding, NaN included. */
-__device__ __forceinline__ uint16_t narrow_bits(float value)
-{
-    uint32_t bits = __float_as_uint(value);
-    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    uint32_t quiet = (bits >> 16) | 0x40u;
-    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
-}
-
 __device__ __forceinline__ float widen_bits(uint16_t value)
 {
     return __uint_as_float((uint32_t)value << 16);
@@ -145,53 +136,107 @@ static __global__ void prepare(const struct mf_control *control, struct prepared
 struct adamw_job {
     const struct prepared *prepared;
     const void *gradient;
-    float *state; /* [3][n] */
+    float *m;
+    float *v;
+    int16_t *rest;
     uint16_t *weight;
     int64_t n;
     int64_t border; /* end of the first segment */
     int fp32, decay_first, decay_rest;
 };
 
-static __global__ void __launch_bounds__(THREADS) adamw(struct adamw_job job)
+/* VEC elements that are read and written at once. */
+template <typename T, int VEC> struct __align__(VEC * sizeof(T)) group
+{
+    T at[VEC];
+};
+
+template <int VEC, typename T> __device__ __forceinline__ group<T, VEC> fetch(const T *from)
+{
+    return *reinterpret_cast<const group<T, VEC> *>(from);
+}
+
+template <int VEC, typename T>
+__device__ __forceinline__ void put(T *to, const group<T, VEC> &value)
+{
+    *reinterpret_cast<group<T, VEC> *>(to) = value;
+}
+
+template <int VEC>
+__device__ __forceinline__ group<float, VEC> fetch_gradient(const struct adamw_job &job, int64_t at)
+{
+    if (job.fp32) {
+        return fetch<VEC>((const float *)job.gradient + at);
+    }
+    group<uint16_t, VEC> narrow = fetch<VEC>((const uint16_t *)job.gradient + at);
+    group<float, VEC> wide;
+    for (int i = 0; i < VEC; i++) {
+        wide.at[i] = widen_bits(narrow.at[i]);
+    }
+    return wide;
+}
+
+/* n is a multiple of VEC and every array is aligned to VEC of its elements. */
+template <int VEC> static __global__ void __launch_bounds__(THREADS) adamw(struct adamw_job job)
 {
     const struct mf_adamw_scalars scalars = job.prepared->scalars;
-    int64_t step = (int64_t)gridDim.x * THREADS;
-    for (int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x; at < job.n; at += step) {
-        if (job.prepared->skipped != 0) { /* the weight may lie in a slot that is copied home */
-            job.weight[at] = narrow_bits(job.state[at]);
-            continue;
-        }
-        float gradient = job.fp32 ? ((const float *)job.gradient)[at]
-                                  : widen_bits(((const uint16_t *)job.gradient)[at]);
-        float master = job.state[at];
-        float m = job.state[job.n + at];
-        float v = job.state[2 * job.n + at];
-        int decayed = at < job.border ? job.decay_first : job.decay_rest;
-        mf_adamw_element(&scalars, decayed ? scalars.decay : 1.0f, gradient, &master, &m, &v);
-        job.state[at] = master;
-        job.state[job.n + at] = m;
-        job.state[2 * job.n + at] = v;
-        job.weight[at] = narrow_bits(master);
+    int64_t step = (int64_t)gridDim.x * THREADS * VEC;
+    if (job.prepared->skipped != 0) {
+        return;
     }
+    for (int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * VEC; at < job.n; at += step) {
+        group<float, VEC> gradient = fetch_gradient<VEC>(job, at);
+        group<float, VEC> m = fetch<VEC>(job.m + at);
+        group<float, VEC> v = fetch<VEC>(job.v + at);
+        group<int16_t, VEC> rest = fetch<VEC>(job.rest + at);
+        group<uint16_t, VEC> weight = fetch<VEC>(job.weight + at);
+        for (int i = 0; i < VEC; i++) {
+            int decayed = at + i < job.border ? job.decay_first : job.decay_rest;
+            mf_adamw_stored(&scalars, decayed ? scalars.decay : 1.0f, gradient.at[i], &m.at[i],
+                            &v.at[i], &rest.at[i], &weight.at[i]);
+        }
+        put<VEC>(job.m + at, m);
+        put<VEC>(job.v + at, v);
+        put<VEC>(job.rest + at, rest);
+        put<VEC>(job.weight + at, weight);
+    }
+}
+
+#define ADAMW_VEC 4
+
+static bool groups_fit(const struct adamw_job *job)
+{
+    uintptr_t gradient_bytes = job->fp32 ? 4 : 2;
+    return job->n % ADAMW_VEC == 0 && (uintptr_t)job->m % (ADAMW_VEC * 4) == 0 &&
+           (uintptr_t)job->weight % (ADAMW_VEC * 2) == 0 &&
+           (uintptr_t)job->gradient % (ADAMW_VEC * gradient_bytes) == 0;
 }
 
 cudaError_t mf_cuda_update_adamw(const struct mf_cuda_context *context,
                                  const struct mf_kernel_call *call)
 {
     uint32_t flags = call->shape.flags;
+    int64_t n = call->shape.n;
     struct prepared *prepared = (struct prepared *)context->scratch;
+    float *m = (float *)call->operands[1].pointer;
     prepare<<<1, 1, 0, context->stream>>>((const struct mf_control *)call->operands[3].pointer,
                                           prepared);
     struct adamw_job job = {prepared,
                             call->operands[0].pointer,
-                            (float *)call->operands[1].pointer,
+                            m,
+                            m + n,
+                            (int16_t *)(m + 2 * n),
                             (uint16_t *)call->operands[2].pointer,
-                            call->shape.n,
+                            n,
                             call->shape.k,
                             (flags & MF_SHAPE_GRADIENT_FP32) != 0,
                             (flags & MF_SHAPE_DECAY_FIRST) != 0,
                             (flags & MF_SHAPE_DECAY_REST) != 0};
-    adamw<<<grid_of(context, job.n), THREADS, 0, context->stream>>>(job);
+    if (groups_fit(&job)) {
+        adamw<ADAMW_VEC><<<grid_of(context, n / ADAMW_VEC), THREADS, 0, context->stream>>>(job);
+    } else {
+        adamw<1><<<grid_of(context, n), THREADS, 0, context->stream>>>(job);
+    }
     return cudaGetLastError();
 }
 
@@ -199,7 +244,8 @@ cudaError_t mf_cuda_update_load(void)
 {
     const void *const kernels[] = {
         (const void *)accumulate, (const void *)square_blocks, (const void *)sum_in_order,
-        (const void *)clip,       (const void *)prepare,       (const void *)adamw,
+        (const void *)clip,       (const void *)prepare,       (const void *)adamw<ADAMW_VEC>,
+        (const void *)adamw<1>,
     };
     return load_all(kernels, sizeof(kernels) / sizeof(kernels[0]));
 }

@@ -3,15 +3,17 @@
  * for bit.
  *
  * What: scalars computed once in double and rounded once to fp32; one element's update as a fixed
- *   sequence of single IEEE operations. A file that includes this must be compiled without
- *   contraction into fused multiply-add (gcc -ffp-contract=off, nvcc -fmad=false).
- * Who calls it: update.c and the CUDA device. Owner: the caller. Thread: any. Fails: no.
+ *   sequence of single IEEE operations; the master as weight and rest. A file that includes this
+ * must be compiled without contraction into fused multiply-add (gcc -ffp-contract=off, nvcc
+ * -fmad=false). Who calls it: update.c, the CUDA device, and what loads and saves parameters.
+ * Owner: the caller. Thread: any. Fails: no.
  */
 #ifndef MF_RUNTIME_HOST_ADAMW_H
 #define MF_RUNTIME_HOST_ADAMW_H
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "core/kernel.h"
 
@@ -73,6 +75,55 @@ MF_ADAMW_INLINE void mf_adamw_element(const struct mf_adamw_scalars *s, float de
     *m = first;
     *v = second;
     *master = p - s->step_size * first / root;
+}
+
+MF_ADAMW_INLINE uint32_t mf_adamw_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+MF_ADAMW_INLINE float mf_adamw_float(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+/* The master and the second moment of what is stored (MF_STATE_BYTES in core/kernel.h). */
+MF_ADAMW_INLINE float mf_adamw_join(uint16_t weight, int16_t rest, float v)
+{
+    uint32_t tie = mf_adamw_bits(v) >> 31;
+    return mf_adamw_float((((uint32_t)weight + tie) << 16) + (uint32_t)(int32_t)rest);
+}
+
+MF_ADAMW_INLINE float mf_adamw_moment(float v)
+{
+    return mf_adamw_float(mf_adamw_bits(v) & 0x7fffffffu);
+}
+
+/* The other way; the sign of `moment` is dropped. */
+MF_ADAMW_INLINE void mf_adamw_split(float master, float moment, uint16_t *weight, int16_t *rest,
+                                    float *v)
+{
+    uint32_t bits = mf_adamw_bits(master);
+    bits = (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits;
+    uint32_t nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    uint32_t away = (bits + 0x8000u) >> 16; /* differs where a tie went to an even weight below */
+    *weight = (uint16_t)nearest;
+    *rest = (int16_t)(uint16_t)(bits & 0xffffu);
+    *v = mf_adamw_float((mf_adamw_bits(moment) & 0x7fffffffu) | (away - nearest) << 31);
+}
+
+/* The update of an element as it is stored. */
+MF_ADAMW_INLINE void mf_adamw_stored(const struct mf_adamw_scalars *s, float decay, float gradient,
+                                     float *m, float *v, int16_t *rest, uint16_t *weight)
+{
+    float master = mf_adamw_join(*weight, *rest, *v);
+    float moment = mf_adamw_moment(*v);
+    mf_adamw_element(s, decay, gradient, &master, m, &moment);
+    mf_adamw_split(master, moment, weight, rest, v);
 }
 
 /* What CLIP does once the squares are summed; kernel.h and docs say what each field means. */

@@ -374,7 +374,7 @@ struct scene {
     uint16_t *x;
     uint16_t *weight;
     uint16_t *gradient; /* of the weight */
-    float *state;
+    unsigned char *state;
     uint16_t *updated;
     struct mf_control control;
 };
@@ -417,7 +417,8 @@ static void run_scene(struct mf_device_options options, unsigned char *out)
     assert_ok(host->reserve(device, 2 * MIB, (void **)&spare));
     assert_ok(host->reserve(device, ROWS * WIDTH * 2, (void **)&scene.x));
     assert_ok(host->reserve(device, (int64_t)elements * 2, (void **)&scene.gradient));
-    assert_ok(host->map_host(device, (int64_t)elements * 12, NULL, NULL, (void **)&scene.state));
+    assert_ok(host->map_host(device, (int64_t)elements * MF_STATE_BYTES, NULL, NULL,
+                             (void **)&scene.state));
     assert_ok(host->map_host(device, (int64_t)elements * 2, NULL, NULL, (void **)&scene.updated));
     for (int64_t at = 0; at < ROWS * WIDTH; at++) {
         scene.x[at] = (uint16_t)(0x3f00 + at * 37 % 251 + (at % 2) * 0x8000);
@@ -429,14 +430,14 @@ static void run_scene(struct mf_device_options options, unsigned char *out)
         assert_ok(host->sync(device));
     }
     memcpy(out, scene.updated, elements * 2);
-    memcpy(out + elements * 2, scene.state, elements * 12);
+    memcpy(out + elements * 2, scene.state, elements * MF_STATE_BYTES);
     host->close(device);
 }
 
 static void test_same_bits(void **state)
 {
     (void)state;
-    size_t bytes = WIDTH * WIDTH * 14;
+    size_t bytes = WIDTH * WIDTH * (2 + MF_STATE_BYTES);
     unsigned char *expected = malloc(bytes);
     unsigned char *actual = malloc(bytes);
     run_scene((struct mf_device_options){.memory_bytes = 8 * MIB, .threads = 1}, expected);

@@ -110,6 +110,31 @@ struct adamw_case {
     double decay;
 };
 
+/* The state of n elements as ADAMW wants it, and their weights. */
+struct parameters {
+    float *m;
+    float *v;
+    int16_t *rest;
+    uint16_t *weight;
+};
+
+/* Their state, counted in floats, so that the bench keeps it aligned. */
+static int64_t state_floats(int64_t n)
+{
+    return (n * MF_STATE_BYTES + 3) / 4;
+}
+
+static struct parameters parameters_of(void *state, void *weight, int64_t n)
+{
+    float *m = state;
+    return (struct parameters){m, m + n, (int16_t *)(void *)(m + 2 * n), weight};
+}
+
+static float master_of(const struct parameters *p, int64_t at)
+{
+    return mf_adamw_join(p->weight[at], p->rest[at], p->v[at]);
+}
+
 /* One step of torch.optim.AdamW in double on p, m, v. */
 static void naive_adamw(const struct mf_control *control, double decay, double gradient, double *p,
                         double *m, double *v)
@@ -135,12 +160,15 @@ static void check_adamw(const struct adamw_case *c)
                                  .weight_decay = c->decay,
                                  .gradient_scale = 0.125};
     bench_dense(&bench, 0, fp32 ? 4 : 2, c->n);
-    bench_dense(&bench, 1, 4, c->n * 3);
+    bench_dense(&bench, 1, 4, state_floats(c->n));
     bench_dense(&bench, 2, 2, c->n);
-    memset(bench.operands[1].now + c->n * 4, 0, (size_t)c->n * 8);
+    struct parameters now = parameters_of(bench.operands[1].now, bench.operands[2].now, c->n);
+    memset(now.m, 0, (size_t)c->n * 4);
     bench.call.operands[3].pointer = &control;
     for (int64_t at = 0; at < c->n; at++) {
-        naive[at] = bench_value(bench.operands[1].now, 4, at);
+        float master = (float)harness_random_between(-1, 1);
+        mf_adamw_split(master, 0, &now.weight[at], &now.rest[at], &now.v[at]);
+        naive[at] = (double)master;
     }
     for (control.step = 1; control.step <= 5; control.step++) {
         for (int64_t at = 0; at < c->n; at++) {
@@ -151,14 +179,11 @@ static void check_adamw(const struct adamw_case *c)
             uint32_t flag = at < c->k ? MF_SHAPE_DECAY_FIRST : MF_SHAPE_DECAY_REST;
             naive_adamw(&control, (c->flags & flag) != 0 ? c->decay : 0, bench_in(&bench, 0, at, 0),
                         &naive[at], &naive[c->n + at], &naive[2 * c->n + at]);
-            assert_near(bench_out(&bench, 1, at, 0), naive[at], 2e-6, 1e-6);
-            assert_near(bench_out(&bench, 1, c->n, at), naive[c->n + at], 1e-7, 1e-6);
-            assert_near(bench_out(&bench, 1, 2 * c->n, at), naive[2 * c->n + at], 1e-9, 2e-6);
-            /* The weight is the master as stored, rounded once. */
-            assert_near(
-                bench_out(&bench, 2, at, 0),
-                (double)mf_bf16_to_float(mf_bf16_from_float((float)bench_out(&bench, 1, at, 0))), 0,
-                0);
+            float master = master_of(&now, at);
+            assert_near((double)master, naive[at], 2e-6, 1e-6);
+            assert_near((double)now.m[at], naive[c->n + at], 1e-7, 1e-6);
+            assert_near(fabs((double)now.v[at]), naive[2 * c->n + at], 1e-9, 2e-6);
+            assert_int_equal(now.weight[at], mf_bf16_from_float(master));
         }
     }
     free(naive);
@@ -191,16 +216,13 @@ static void test_adamw_skipped(void **state)
     struct bench bench = {.call.shape = {.n = 100, .k = 100}};
     struct mf_control control = {.learning_rate = 1, .step = 1, .skipped = 1};
     bench_dense(&bench, 0, 2, 100);
-    bench_dense(&bench, 1, 4, 300);
+    bench_dense(&bench, 1, 4, state_floats(100));
     bench_dense(&bench, 2, 2, 100);
     bench.call.operands[3].pointer = &control;
     bench_run(&bench, MF_KERNEL_ADAMW);
-    for (int index = 0; index < 2; index++) {
+    for (int index = 0; index < 3; index++) {
         assert_memory_equal(bench.operands[index].now, bench.operands[index].before,
                             bench.operands[index].bytes);
-    }
-    for (int64_t at = 0; at < 100; at++) { /* whatever was in its place */
-        assert_near(bench_out(&bench, 2, 0, at), bench_in(&bench, 1, 0, at), 0, 0.004);
     }
     bench_reset(&bench);
 }
@@ -222,28 +244,31 @@ static void test_adamw_apart(void **state)
     struct bench bench = {.call.shape = {.n = COUNT, .k = 2000, .flags = MF_SHAPE_DECAY_FIRST}};
     struct mf_host_context context;
     bench_dense(&bench, 0, 2, COUNT);
-    bench_dense(&bench, 1, 4, 3 * COUNT);
+    bench_dense(&bench, 1, 4, state_floats(COUNT));
     bench_dense(&bench, 2, 2, COUNT);
-    for (int64_t at = 2 * COUNT; at < 3 * COUNT; at++) {
-        bench_set(&bench, 1, at, harness_random_between(0, 1)); /* v is not negative */
-    }
     bench.call.operands[3].pointer = &control;
     bench_run(&bench, MF_KERNEL_ADAMW);
     struct mf_kernel_call call = bench.call;
-    float *apart = malloc(COUNT * 12 + 4);
-    float *before = malloc(COUNT * 12);
+    const size_t bytes = COUNT * MF_STATE_BYTES;
+    float *apart = malloc(bytes + 4);
+    float *before = malloc(bytes);
     uint16_t *weight = malloc(COUNT * 2 + 2);
-    memcpy(before, bench.operands[1].before, COUNT * 12);
+    uint16_t *weight_before = malloc(COUNT * 2);
+    memcpy(before, bench.operands[1].before, bytes);
+    memcpy(weight_before, bench.operands[2].before, COUNT * 2);
     call.operands[1].pointer = before;
+    call.operands[2].pointer = weight_before;
     call.operands[4].pointer = apart + 1; /* not aligned to a vector */
     call.operands[5].pointer = weight + 1;
     assert_ok(mf_host_context_open("test", 2, &context));
     assert_ok(mf_host_kernels_run(&context, &call));
     mf_host_context_close(&context);
-    assert_memory_equal(apart + 1, bench.operands[1].now, COUNT * 12);
+    assert_memory_equal(apart + 1, bench.operands[1].now, bytes);
     assert_memory_equal(weight + 1, bench.operands[2].now, COUNT * 2);
-    assert_memory_equal(before, bench.operands[1].before, COUNT * 12);
+    assert_memory_equal(before, bench.operands[1].before, bytes);
+    assert_memory_equal(weight_before, bench.operands[2].before, COUNT * 2);
     free(before);
+    free(weight_before);
     free(apart);
     free(weight);
     bench_reset(&bench);
@@ -292,8 +317,9 @@ struct path_data {
     uint16_t gradient[PATH_COUNT];
     float gradient32[PATH_COUNT];
     float sum[PATH_COUNT];
-    float state[3 * PATH_COUNT];
-    uint16_t weight[PATH_COUNT];
+    float master[PATH_COUNT];
+    float m[PATH_COUNT];
+    float v[PATH_COUNT];
 };
 
 static void fill_paths(struct path_data *data)
@@ -302,10 +328,9 @@ static void fill_paths(struct path_data *data)
         data->gradient[at] = mf_bf16_from_float(special());
         data->gradient32[at] = special();
         data->sum[at] = special();
-        data->weight[at] = 0x5555;
-    }
-    for (int at = 0; at < 3 * PATH_COUNT; at++) {
-        data->state[at] = special();
+        data->master[at] = special();
+        data->m[at] = special();
+        data->v[at] = fabsf(special());
     }
 }
 
@@ -317,40 +342,46 @@ static const struct mf_control path_control = {.learning_rate = 1e-3,
                                                .step = 7,
                                                .gradient_scale = 0.37};
 
-/* Elements from `n` on must stay as they were. */
-static void check_adamw_path(struct mf_host_context *context, const struct path_data *before,
+/* What lies behind the `n` elements must stay as it was. */
+static void check_adamw_path(struct mf_host_context *context, const struct path_data *data,
                              int64_t n, bool fp32)
 {
-    static struct path_data now;
+    static float state[PATH_COUNT * MF_STATE_BYTES / 4 + 2];
+    static uint16_t weight[PATH_COUNT + 1];
     struct mf_control control = path_control;
     struct mf_adamw_scalars scalars = mf_adamw_prepare(&control);
+    struct parameters now = parameters_of(state, weight, n);
     int64_t border = n / 3;
-    now = *before;
+    for (int64_t at = 0; at < n; at++) {
+        now.m[at] = data->m[at];
+        mf_adamw_split(data->master[at], data->v[at], &now.weight[at], &now.rest[at], &now.v[at]);
+    }
+    now.rest[n] = 0x5555;
+    now.weight[n] = 0x5555;
     struct mf_kernel_call call = {
         .kernel = MF_KERNEL_ADAMW,
         .shape = {.n = n,
                   .k = border,
                   .flags = MF_SHAPE_DECAY_FIRST | (fp32 ? MF_SHAPE_GRADIENT_FP32 : 0)},
-        .operands = {{.pointer = fp32 ? (void *)now.gradient32 : (void *)now.gradient},
-                     {.pointer = now.state},
-                     {.pointer = now.weight},
+        .operands = {{.pointer = fp32 ? (void *)data->gradient32 : (void *)data->gradient},
+                     {.pointer = state},
+                     {.pointer = weight},
                      {.pointer = &control}}};
     assert_ok(mf_host_kernels_run(context, &call));
     for (int64_t at = 0; at < n; at++) {
-        float master = before->state[at];
-        float m = before->state[n + at];
-        float v = before->state[2 * n + at];
-        float gradient = fp32 ? before->gradient32[at] : mf_bf16_to_float(before->gradient[at]);
+        float master = data->master[at];
+        float m = data->m[at];
+        float v = data->v[at];
+        float gradient = fp32 ? data->gradient32[at] : mf_bf16_to_float(data->gradient[at]);
         scalar_adamw(&scalars, at < border ? scalars.decay : 1.0f, gradient, &master, &m, &v);
-        assert_same_float(now.state[at], master);
-        assert_same_float(now.state[n + at], m);
-        assert_same_float(now.state[2 * n + at], v);
+        assert_same_float(master_of(&now, at), master);
+        assert_same_float(now.m[at], m);
+        assert_same_float(mf_adamw_moment(now.v[at]), v);
         assert_same_float(mf_bf16_to_float(now.weight[at]),
                           mf_bf16_to_float(mf_bf16_from_float(master)));
     }
-    assert_memory_equal(now.state + 3 * n, before->state + 3 * n,
-                        (size_t)(PATH_COUNT - n) * 3 * sizeof(float));
-    assert_memory_equal(now.weight + n, before->weight + n, (size_t)(PATH_COUNT - n) * 2);
+    assert_int_equal(now.rest[n], 0x5555);
+    assert_int_equal(now.weight[n], 0x5555);
 }
 
 static void check_accumulate_path(struct mf_host_context *context, const struct path_data *before,
@@ -391,13 +422,51 @@ static void test_paths(void **state)
     mf_host_context_close(&context);
 }
 
+/* ---- the master as weight and rest ---- */
+
+static void check_split(uint32_t bits, float moment)
+{
+    float master = mf_adamw_float(bits);
+    uint16_t weight;
+    int16_t rest;
+    float v;
+    mf_adamw_split(master, moment, &weight, &rest, &v);
+    uint32_t back = mf_adamw_bits(mf_adamw_join(weight, rest, v));
+    if (isnan(master)) {
+        assert_int_equal(back, 0x7fc00000);
+        assert_int_equal(weight, 0x7fc0);
+    } else {
+        assert_int_equal(back, bits);
+        assert_int_equal(weight, mf_bf16_from_float(master));
+    }
+    assert_same_float(mf_adamw_moment(v), moment);
+}
+
+/* Every lower half around the ties, for upper halves of every kind; then at random. */
+static void test_split(void **state)
+{
+    (void)state;
+    const uint32_t uppers[] = {0x0000, 0x0001, 0x007f, 0x0080, 0x3f7f, 0x3f80, 0x7f7e,
+                               0x7f7f, 0x7f80, 0x7fc0, 0x8000, 0xbf80, 0xff7f, 0xff80};
+    for (size_t index = 0; index < sizeof(uppers) / sizeof(uppers[0]); index++) {
+        for (uint32_t lower = 0; lower < 0x10000; lower++) {
+            check_split(uppers[index] << 16 | lower, lower % 2 == 0 ? 0.0f : 0.75f);
+        }
+    }
+    for (int index = 0; index < 200000; index++) {
+        uint32_t bits = (uint32_t)harness_random_below(UINT64_C(1) << 32);
+        check_split(bits, (float)harness_random_between(0, 1));
+        check_split((bits & 0xffff0000u) | 0x8000u, 1e-40f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accumulate),    cmocka_unit_test(test_norm),
         cmocka_unit_test(test_clip),          cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_adamw_skipped), cmocka_unit_test(test_adamw_apart),
-        cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_split),         cmocka_unit_test(test_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
