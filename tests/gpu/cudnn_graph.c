@@ -99,6 +99,15 @@ static void check_plan(const struct mf_cuda_cudnn_key *key, enum mf_status statu
     assert_int_equal(part->heads * key->kv_heads, key->heads * part->kv_heads);
     assert_true(part->kv_heads == key->kv_heads || part->sequences == 1);
     assert_int_equal(plan->pointer_count, key->backward ? 13 : 7);
+    /* Addresses are taken by a plan; without a handle it is not run. */
+    float place[4] = {0};
+    void *addresses[MF_OPERANDS_MAX + 1];
+    for (int index = 0; index <= MF_OPERANDS_MAX; index++) {
+        addresses[index] = place;
+    }
+    assert_int_equal(mf_cuda_cudnn_graph_run(&library, NULL, plan, addresses, place),
+                     MF_STATUS_UNSUPPORTED);
+    assert_non_null(strstr(mf_status_text(), "cuDNN: running a plan"));
 }
 
 static void test_plans(void **state)
