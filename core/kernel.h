@@ -39,8 +39,11 @@ enum mf_lane {
  *
  * EMBEDDING_FORWARD   0 tokens int32[T], 1 W (rows first_row..first_row+k of the table, width n),
  *                     2 y[T,n]: writes the rows of y whose token lies in the panel. [rows n k]
+ *                     heads = panels of the table, over which tokens are spread: only cost
  * EMBEDDING_BACKWARD  0 tokens, 1 dy[T,n], 2 dW panel[k,n]: sum over tokens in order; rows that no
- *                     token touches are zero. [rows n k], index0 = first_row
+ *                     token touches are zero. [rows n k], index0 = first_row, heads as above.
+ *                     TOUCHED: the panel still holds what the last call wrote, and 3 marks
+ *                     uint8[k] which rows those are; only they and those touched now are written
  * POSITION_FORWARD    0 x[T,n], 1 W[k,n], 2 y = x + W[t % seq_len]. [rows n k seq_len]
  * POSITION_BACKWARD   0 dy[T,n], 1 dW[k,n] (rows from seq_len on are zero). [rows n k seq_len]
  * RMS_NORM_FORWARD    0 x[T,n], 1 W(weight[n]), 2 y, 3 stats fp32[T,heads,2]; each row holds
@@ -138,6 +141,7 @@ enum {
     MF_SHAPE_DECAY_REST = 1u << 7,
     MF_SHAPE_WEIGHT_HOST = 1u << 8, /* direct host access: W is in mapped host memory */
     MF_SHAPE_OUTPUT_HOST = 1u << 9, /* direct write: the gradient goes to mapped host memory */
+    MF_SHAPE_TOUCHED = 1u << 10,    /* rows of a table that stay zero are not written */
 };
 
 /* What decides a kernel's cost; with the kernel and the lane it is the key of a measurement. */

@@ -19,7 +19,7 @@
 #include "core/workload.h"
 
 /* Raised whenever the same decisions would mean another step or other costs. */
-#define MF_PLANNER_VERSION 2
+#define MF_PLANNER_VERSION 3
 
 #define MF_WEIGHT_FORWARD_MAP(X)                                                                   \
     X(RESIDENT, "resident", "always in device memory")                                             \

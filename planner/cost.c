@@ -78,12 +78,16 @@ static double direct_bytes(enum mf_kernel kernel, const struct mf_shape *shape, 
     double panel =
         2.0 * (double)shape->n *
         ((double)(shape->k > 0 ? shape->k : 1) + ((shape->flags & MF_SHAPE_BIAS) != 0 ? 1.0 : 0.0));
+    /* Of a table, the rows that tokens name. */
+    double touched =
+        2.0 * (double)shape->n *
+        fmin((double)shape->rows / (shape->heads > 1 ? shape->heads : 1), (double)shape->k);
     if ((shape->flags & MF_SHAPE_OUTPUT_HOST) != 0) {
-        return panel;
+        return (shape->flags & MF_SHAPE_TOUCHED) != 0 ? touched : panel;
     }
     switch (kernel) {
-    case MF_KERNEL_EMBEDDING_FORWARD: /* only the rows that tokens name */
-        return 2.0 * (double)shape->n * fmin((double)shape->rows, (double)shape->k);
+    case MF_KERNEL_EMBEDDING_FORWARD:
+        return touched;
     case MF_KERNEL_POSITION_FORWARD:
         return 2.0 * (double)shape->n * fmin((double)shape->seq_len, (double)shape->k);
     case MF_KERNEL_LINEAR_FORWARD:

@@ -220,6 +220,7 @@ void mf_step_reset(struct mf_step *step)
     free(step->layout.weight_device);
     free(step->layout.weight_host);
     free(step->layout.gradient);
+    free(step->layout.marks);
     free(step->layout.state);
     memset(step, 0, sizeof(*step));
 }

@@ -75,6 +75,7 @@ struct mf_step_layout {
     int32_t *weight_device; /* resident bf16 weights */
     int32_t *weight_host;   /* bf16 weights in host memory */
     int32_t *gradient;      /* bf16, or fp32 where more than one contribution is added */
+    int32_t *marks;         /* device: rows of a table's gradient that are not zero, a byte each */
     int32_t *state;         /* MF_STATE_BYTES an element; for each panel as ADAMW wants it */
     int32_t rope_table;     /* device fp32[seq_len, head_dim/2, 2] */
     int32_t tokens_host;    /* host int32[micro_count_max, rows] */
@@ -146,6 +147,9 @@ enum mf_status mf_step_peak(const struct mf_model *model, const struct mf_plan *
 /* Lane and space of memory by purpose at the moment of the device peak, for reports. */
 void mf_step_purposes(const struct mf_step *step, int64_t device[static MF_PURPOSE_COUNT],
                       int64_t host[static MF_PURPOSE_COUNT]);
+/* What a kernel that writes a gradient straight to host memory does: MF_SHAPE_OUTPUT_HOST, and
+ * MF_SHAPE_TOUCHED where the rows that stay zero can be left out. */
+uint32_t mf_step_direct_flags(enum mf_unit_kind kind, bool sums);
 /* Contributions that one optimizer step adds into the gradient of `owner`; > 1 means fp32. */
 int32_t mf_step_contributions(const struct mf_model *model, const struct mf_workload *workload,
                               int32_t owner);

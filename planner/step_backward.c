@@ -47,14 +47,19 @@ static void backward_weight(struct mf_step_builder *builder, int32_t unit, int32
     struct mf_step_ref target = mf_step_gradient_target(builder, unit, panel, &shape.flags);
     struct mf_step_ref refs[MF_OPERANDS_MAX];
     memcpy(refs, inputs, (size_t)input_count * sizeof(*refs));
-    refs[input_count] = target;
+    int32_t count = input_count;
+    refs[count++] = target;
+    if ((shape.flags & MF_SHAPE_TOUCHED) != 0) {
+        refs[count++] = mf_step_gradient_marks(builder, unit, panel);
+    }
     struct mf_task *task =
-        mf_step_builder_task(builder, MF_LANE_COMPUTE, kernel, shape, refs, input_count + 1);
+        mf_step_builder_task(builder, MF_LANE_COMPUTE, kernel, shape, refs, count);
     task->unit = unit;
     task->panel = panel;
     task->index0 = index0;
     if ((shape.flags & MF_SHAPE_OUTPUT_HOST) != 0) {
-        task->link_bytes = mf_model_panel_size(&builder->model->units[unit], panel) * 2;
+        task->link_bytes = mf_step_forward_direct_bytes(
+            builder, &builder->model->units[unit], panel, (shape.flags & MF_SHAPE_TOUCHED) != 0);
     }
     mf_step_gradient_deliver(builder, unit, panel, target);
 }
@@ -70,6 +75,7 @@ static void backward_table(struct mf_step_builder *builder, int32_t index)
         struct mf_shape shape = mf_step_builder_shape(builder, op);
         shape.n = unit->columns;
         shape.k = mf_model_panel_row_count(unit, panel);
+        shape.heads = position ? 0 : unit->panel_count;
         backward_weight(builder, op->unit, panel,
                         position ? MF_KERNEL_POSITION_BACKWARD : MF_KERNEL_EMBEDDING_BACKWARD,
                         shape, mf_model_panel_first_row(unit, panel),

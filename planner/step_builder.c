@@ -9,7 +9,7 @@
 /* What a kernel does to each operand: r reads, w writes (or reads and writes: the same order). */
 static const char *const accesses[MF_KERNEL_COUNT] = {
     [MF_KERNEL_EMBEDDING_FORWARD] = "rrw",
-    [MF_KERNEL_EMBEDDING_BACKWARD] = "rrw",
+    [MF_KERNEL_EMBEDDING_BACKWARD] = "rrww",
     [MF_KERNEL_POSITION_FORWARD] = "rrw",
     [MF_KERNEL_POSITION_BACKWARD] = "rw",
     [MF_KERNEL_RMS_NORM_FORWARD] = "rrww",

@@ -156,6 +156,9 @@ void mf_step_weight_load_late(struct mf_step_builder *builder, int32_t block);
 /* step_gradient.c: where a weight-gradient kernel writes its panel, and what happens to it then. */
 struct mf_step_ref mf_step_gradient_target(struct mf_step_builder *builder, int32_t unit,
                                            int32_t panel, uint32_t *flags);
+/* The marks of such a panel's rows, with MF_SHAPE_TOUCHED. */
+struct mf_step_ref mf_step_gradient_marks(const struct mf_step_builder *builder, int32_t unit,
+                                          int32_t panel);
 void mf_step_gradient_deliver(struct mf_step_builder *builder, int32_t unit, int32_t panel,
                               struct mf_step_ref target);
 /* step_update.c: whether the update of `owner` begins before the norm is known. */
@@ -176,6 +179,10 @@ void mf_step_forward_micro(struct mf_step_builder *builder);
 void mf_step_backward_micro(struct mf_step_builder *builder);
 /* A use of a value as an operand, in the buffer it now lies in. */
 struct mf_step_ref mf_step_forward_use(struct mf_step_builder *builder, int32_t op, int32_t input);
+/* Bytes of a panel that cross the link when a kernel uses it in place: all, or of a table the rows
+ * that tokens name, spread evenly over the panels. */
+int64_t mf_step_forward_direct_bytes(const struct mf_step_builder *builder,
+                                     const struct mf_unit *unit, int32_t panel, bool touched);
 
 /* What the backward of an operation needs from its forward. */
 struct mf_step_saves {

@@ -70,19 +70,22 @@ static void label_task(struct mf_task *task, int32_t unit, int32_t panel)
     task->panel = panel;
 }
 
+int64_t mf_step_forward_direct_bytes(const struct mf_step_builder *builder,
+                                     const struct mf_unit *unit, int32_t panel, bool touched)
+{
+    int64_t bytes = mf_model_panel_size(unit, panel) * 2;
+    int64_t rows = builder->rows * unit->columns * 2 / unit->panel_count;
+    return touched && rows < bytes ? rows : bytes;
+}
+
 /* Bytes of a weight panel that a kernel reads over the link; of tables only the rows it needs. */
 static int64_t direct_bytes(const struct mf_step_builder *builder, const struct mf_unit *unit,
                             int32_t panel, uint32_t flags)
 {
-    int64_t bytes = mf_model_panel_size(unit, panel) * 2;
-    if ((flags & MF_SHAPE_WEIGHT_HOST) == 0) {
-        return 0;
-    }
-    if (unit->kind == MF_UNIT_EMBEDDING) {
-        int64_t touched = builder->rows * unit->columns * 2 / unit->panel_count;
-        return touched < bytes ? touched : bytes;
-    }
-    return bytes;
+    return (flags & MF_SHAPE_WEIGHT_HOST) == 0
+               ? 0
+               : mf_step_forward_direct_bytes(builder, unit, panel,
+                                              unit->kind == MF_UNIT_EMBEDDING);
 }
 
 static void forward_table(struct mf_step_builder *builder, int32_t index)
@@ -97,6 +100,7 @@ static void forward_table(struct mf_step_builder *builder, int32_t index)
         struct mf_shape shape = mf_step_builder_shape(builder, op);
         shape.n = unit->columns;
         shape.k = mf_model_panel_row_count(unit, panel);
+        shape.heads = position ? 0 : unit->panel_count;
         struct mf_step_ref weight = mf_step_weight_panel(builder, op->unit, panel, &shape.flags);
         struct mf_step_ref refs[] = {in, weight, out};
         struct mf_task *task = mf_step_builder_task(

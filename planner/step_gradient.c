@@ -6,6 +6,26 @@
  */
 #include "planner/step_builder.h"
 
+/* A table's gradient is zero but for the rows that tokens name. Where one kernel a step writes it,
+ * into the buffer that the update reads, what it wrote the last time is known: only those rows and
+ * the new ones cross the link. */
+uint32_t mf_step_direct_flags(enum mf_unit_kind kind, bool sums)
+{
+    bool touched = kind == MF_UNIT_EMBEDDING && !sums;
+    return MF_SHAPE_OUTPUT_HOST | (touched ? (uint32_t)MF_SHAPE_TOUCHED : 0u);
+}
+
+struct mf_step_ref mf_step_gradient_marks(const struct mf_step_builder *builder, int32_t index,
+                                          int32_t panel)
+{
+    int32_t owner = mf_step_builder_owner(builder, index);
+    const struct mf_unit *unit = &builder->model->units[owner];
+    return (struct mf_step_ref){.buffer = builder->step->layout.marks[owner],
+                                .resource = panel,
+                                .resource_count = 1,
+                                .offset = mf_model_panel_first_row(unit, panel)};
+}
+
 struct mf_step_ref mf_step_gradient_target(struct mf_step_builder *builder, int32_t index,
                                            int32_t panel, uint32_t *flags)
 {
@@ -13,7 +33,7 @@ struct mf_step_ref mf_step_gradient_target(struct mf_step_builder *builder, int3
     enum mf_gradient choice = mf_step_builder_decision(builder, owner)->gradient;
     bool sums = mf_step_builder_sums(builder, owner);
     if (choice == MF_GRADIENT_DIRECT) {
-        *flags |= MF_SHAPE_OUTPUT_HOST;
+        *flags |= mf_step_direct_flags(builder->model->units[owner].kind, sums);
         return sums ? mf_step_builder_slot(builder, MF_RING_STAGING)
                     : mf_step_builder_gradient(builder, owner, panel);
     }

@@ -49,6 +49,11 @@ static void build_unit(struct mf_step_builder *builder, int32_t index)
         decision->gradient == MF_GRADIENT_DEVICE ? MF_SPACE_DEVICE : MF_SPACE_HOST;
     layout->gradient[index] = mf_step_builder_buffer(builder, gradient_space, MF_PURPOSE_GRADIENT,
                                                      gradient_bytes, panels, index);
+    uint32_t flags = mf_step_direct_flags(unit->kind, mf_step_builder_sums(builder, index));
+    if (decision->gradient == MF_GRADIENT_DIRECT && (flags & MF_SHAPE_TOUCHED) != 0) {
+        layout->marks[index] = mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_GRADIENT,
+                                                      unit->rows, panels, index);
+    }
     layout->state[index] =
         decision->optimizer == MF_OPTIMIZER_GPU
             ? mf_step_builder_buffer(builder, MF_SPACE_DEVICE, MF_PURPOSE_STATE,
@@ -169,6 +174,7 @@ void mf_step_layout_build(struct mf_step_builder *builder)
     layout->weight_device = per_unit(builder);
     layout->weight_host = per_unit(builder);
     layout->gradient = per_unit(builder);
+    layout->marks = per_unit(builder);
     layout->state = per_unit(builder);
     builder->square_first = per_unit(builder);
     for (int32_t i = 0; i < model->unit_count; i++) {

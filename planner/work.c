@@ -142,7 +142,7 @@ static void add_gradient(const struct builder *builder, const struct mf_task *ta
     int64_t size = mf_model_panel_size(&builder->model->units[owner], task->panel);
     bool sums = mf_step_contributions(builder->model, builder->workload, owner) > 1;
     struct mf_shape host_shape = task->shape;
-    host_shape.flags |= MF_SHAPE_OUTPUT_HOST;
+    host_shape.flags |= mf_step_direct_flags(builder->model->units[owner].kind, sums);
     double in_place = cost(builder, MF_LANE_COMPUTE, task->kernel, host_shape);
     double by_device = sum_cost(builder, MF_LANE_COMPUTE, size);
     double by_cpu = sum_cost(builder, MF_LANE_CPU, size);

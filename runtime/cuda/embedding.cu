@@ -5,6 +5,7 @@
 #define THREADS 128
 #define PANEL_ALIGN 64
 #define SCAN (THREADS * 8) /* tokens looked at between two rounds of sums */
+#define SWEEPERS_MAX 8192  /* blocks that look for rows to clear */
 
 template <int VEC>
 static __global__ void __launch_bounds__(THREADS)
@@ -96,12 +97,100 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
+#define MARK_NOW 2 /* between the two kernels: written by this call */
+
+/* The same sums, one block a token (and a range of columns): the first of its kind writes the row,
+ * the others leave at once. */
+template <int VEC>
+static __global__ void __launch_bounds__(THREADS)
+    scatter_touched(const int32_t *tokens, int64_t first, int64_t k, const bf16 *dy, int64_t stride,
+                    bf16 *out, uint8_t *marks, int64_t rows, int64_t n)
+{
+    __shared__ int32_t found[SCAN];
+    __shared__ int counts[4];
+    int64_t column = ((int64_t)blockIdx.y * THREADS + threadIdx.x) * VEC;
+    for (int64_t token = blockIdx.x; token < rows; token += gridDim.x) {
+        int64_t index = tokens[token] - first;
+        if (index < 0 || index >= k) {
+            continue;
+        }
+        float sums[VEC] = {};
+        bool seen = false;
+        bool mine = true;
+        for (int64_t start = 0; start < rows && mine; start += SCAN) {
+            int count = find_tokens(tokens, start, rows, first + index, found, counts);
+            mine = seen || count == 0 || found[0] == token;
+            seen = seen || count > 0;
+            for (int i = 0; i < count && mine && column < n; i++) {
+                pack<VEC> gradient = load<VEC>(dy + found[i] * stride + column);
+                for (int j = 0; j < VEC; j++) {
+                    sums[j] += widen(gradient.at[j]);
+                }
+            }
+        }
+        if (mine && column < n) {
+            pack<VEC> result;
+            for (int j = 0; j < VEC; j++) {
+                result.at[j] = narrow(sums[j]);
+            }
+            store(out + index * n + column, result);
+        }
+        if (mine && blockIdx.y == 0 && threadIdx.x == 0) {
+            marks[index] = MARK_NOW;
+        }
+    }
+}
+
+/* Rows that the last call wrote and this one did not become zero again. */
+template <int VEC>
+static __global__ void __launch_bounds__(THREADS)
+    clear_stale(uint8_t *marks, int64_t k, bf16 *out, int64_t n)
+{
+    const pack<VEC> zeros = {};
+    for (int64_t index = blockIdx.x; index < k; index += gridDim.x) {
+        uint8_t mark = marks[index];
+        if (mark == 0) {
+            continue;
+        }
+        for (int64_t column = threadIdx.x * VEC; mark != MARK_NOW && column < n;
+             column += THREADS * VEC) {
+            store(out + index * n + column, zeros);
+        }
+        __syncthreads(); /* all have read the mark */
+        if (threadIdx.x == 0) {
+            marks[index] = mark == MARK_NOW;
+        }
+    }
+}
+
+static cudaError_t backward_touched(const struct mf_cuda_context *context,
+                                    const struct mf_kernel_call *call, bool wide)
+{
+    const struct mf_shape *s = &call->shape;
+    const struct mf_operand *o = call->operands;
+    uint8_t *marks = (uint8_t *)o[3].pointer;
+    dim3 grid((unsigned)(s->rows < 1 << 30 ? s->rows : 1 << 30),
+              (unsigned)blocks_for(s->n, THREADS * (wide ? 8 : 1)));
+    (wide ? scatter_touched<8> : scatter_touched<1>)<<<grid, THREADS, 0, context->stream>>>(
+        (const int32_t *)o[0].pointer, call->index0, s->k, (const bf16 *)o[1].pointer, o[1].stride,
+        (bf16 *)o[2].pointer, marks, s->rows, s->n);
+    unsigned sweepers = (unsigned)(s->k < SWEEPERS_MAX ? s->k : SWEEPERS_MAX);
+    (wide ? clear_stale<8> : clear_stale<1>)<<<sweepers, THREADS, 0, context->stream>>>(
+        marks, s->k, (bf16 *)o[2].pointer, s->n);
+    return cudaGetLastError();
+}
+
 cudaError_t mf_cuda_embedding_backward(const struct mf_cuda_context *context,
                                        const struct mf_kernel_call *call)
 {
     const struct mf_shape *s = &call->shape;
     const struct mf_operand *o = call->operands;
     bool wide = packable(o[1].pointer, o[1].stride, s->n, 8) && packable(o[2].pointer, 0, s->n, 8);
+    if ((s->flags & MF_SHAPE_TOUCHED) != 0) {
+        cudaError_t error = backward_touched(context, call, wide);
+        return error != cudaSuccess ? error
+                                    : mf_cuda_elementwise_pad(context, o[2].pointer, s->n * s->k);
+    }
     dim3 grid((unsigned)(s->k < 1 << 30 ? s->k : 1 << 30),
               (unsigned)blocks_for(s->n, THREADS * (wide ? 8 : 1)));
     (wide ? scatter<8> : scatter<1>)<<<grid, THREADS, 0, context->stream>>>(
@@ -180,9 +269,12 @@ cudaError_t mf_cuda_embedding_position_backward(const struct mf_cuda_context *co
 cudaError_t mf_cuda_embedding_load(void)
 {
     const void *const kernels[] = {
-        (const void *)gather<8>,     (const void *)gather<1>,        (const void *)scatter<8>,
-        (const void *)scatter<1>,    (const void *)add_positions<8>, (const void *)add_positions<1>,
-        (const void *)sum_positions,
+        (const void *)gather<8>,          (const void *)gather<1>,
+        (const void *)scatter<8>,         (const void *)scatter<1>,
+        (const void *)add_positions<8>,   (const void *)add_positions<1>,
+        (const void *)sum_positions,      (const void *)scatter_touched<8>,
+        (const void *)scatter_touched<1>, (const void *)clear_stale<8>,
+        (const void *)clear_stale<1>,
     };
     return load_all(kernels, sizeof(kernels) / sizeof(kernels[0]));
 }

@@ -65,6 +65,7 @@ struct backward_job {
     const int32_t *next; /* the following one */
     float *sums;         /* [threads, n] */
     uint16_t *out;
+    uint8_t *marks; /* NULL = every row is written */
 };
 
 static void backward_chunk(const void *argument, int64_t item, int32_t worker)
@@ -75,12 +76,20 @@ static void backward_chunk(const void *argument, int64_t item, int32_t worker)
     int64_t end = first + job->chunk < job->k ? first + job->chunk : job->k;
     for (int64_t index = first; index < end; index++) {
         uint16_t *out = job->out + index * job->n;
-        memset(job->head[index] < 0 ? (void *)out : (void *)sum, 0,
-               (size_t)job->n * (job->head[index] < 0 ? sizeof(*out) : sizeof(*sum)));
+        bool touched = job->head[index] >= 0;
+        if (job->marks != NULL) {
+            bool stale = job->marks[index] != 0;
+            job->marks[index] = touched;
+            if (!touched && !stale) {
+                continue; /* is zero */
+            }
+        }
+        memset(touched ? (void *)sum : (void *)out, 0,
+               (size_t)job->n * (touched ? sizeof(*sum) : sizeof(*out)));
         for (int32_t row = job->head[index]; row >= 0; row = job->next[row]) {
             accumulate(job->dy + row * job->stride, sum, job->n);
         }
-        if (job->head[index] >= 0) {
+        if (touched) {
             narrow(sum, out, job->n);
         }
     }
@@ -108,15 +117,17 @@ enum mf_status mf_host_embedding_backward(struct mf_host_context *context,
             head[index] = (int32_t)row;
         }
     }
-    struct backward_job job = {.dy = call->operands[1].pointer,
-                               .stride = call->operands[1].stride,
-                               .n = shape->n,
-                               .k = shape->k,
-                               .chunk = 64,
-                               .head = head,
-                               .next = next,
-                               .sums = sums,
-                               .out = call->operands[2].pointer};
+    struct backward_job job = {
+        .dy = call->operands[1].pointer,
+        .stride = call->operands[1].stride,
+        .n = shape->n,
+        .k = shape->k,
+        .chunk = 64,
+        .head = head,
+        .next = next,
+        .sums = sums,
+        .out = call->operands[2].pointer,
+        .marks = (shape->flags & MF_SHAPE_TOUCHED) != 0 ? call->operands[3].pointer : NULL};
     mf_host_pool_run(context->pool, (shape->k + job.chunk - 1) / job.chunk, backward_chunk, &job);
     mf_host_kernels_pad(job.out, shape->n * shape->k);
     return MF_STATUS_OK;

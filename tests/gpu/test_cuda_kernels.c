@@ -48,6 +48,37 @@ static void test_embedding(void **state)
     }
 }
 
+/* Marks at random: rows marked before and not touched become zero, the others stay. */
+static void test_embedding_touched(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][3] = {{300, 96, 50}, {3000, 1032, 3000}, {70, 77, 11}};
+    for (int run = 0; run < 12; run++) {
+        const int64_t *size = sizes[run % 3];
+        struct gpu_bench bench = {.layout = run / 3 % 2};
+        bench.call.shape = (struct mf_shape){.rows = size[0],
+                                             .n = size[1],
+                                             .k = size[2],
+                                             .flags = MF_SHAPE_OUTPUT_HOST | MF_SHAPE_TOUCHED};
+        bench.call.index0 = 5;
+        gpu_integers(&bench, 0, size[0], size[2] + 20);
+        gpu_matrix(&bench, 1, size[0], size[1]);
+        gpu_panel(&bench, 2, size[1] * size[2]);
+        bench.operands[2].mapped = run >= 6;
+        int32_t *marks = gpu_integers(&bench, 3, (size[2] + 3) / 4, 1);
+        for (int64_t row = 0; row < size[2]; row++) {
+            ((uint8_t *)marks)[row] = (uint8_t)harness_random_below(2);
+        }
+        gpu_run(&bench, MF_KERNEL_EMBEDDING_BACKWARD);
+        gpu_keep(&bench, 2); /* and once more with other tokens */
+        gpu_keep(&bench, 3);
+        gpu_drop(&bench, 0);
+        gpu_integers(&bench, 0, size[0], size[2] + 20);
+        gpu_run(&bench, MF_KERNEL_EMBEDDING_BACKWARD);
+        gpu_reset(&bench);
+    }
+}
+
 static void test_position(void **state)
 {
     (void)state;
@@ -444,6 +475,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_embedding_touched),
         cmocka_unit_test(test_position),
         cmocka_unit_test(test_norm),
         cmocka_unit_test(test_linear),

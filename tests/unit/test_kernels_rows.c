@@ -130,6 +130,51 @@ static void test_embedding(void **state)
     bench_reset(&bench);
 }
 
+/* Step after step with other tokens: the panel that keeps its zero rows has the bits of the one
+ * that is written whole, and rows that no token ever names are never written. */
+static void test_embedding_touched(void **state)
+{
+    (void)state;
+    enum { ROWS = 40, N = 21, K = 30, FIRST = 5, STEPS = 6, NEVER = 11 };
+    static uint16_t dy[ROWS * N], whole[(K * N + 63) / 64 * 64], kept[(K * N + 63) / 64 * 64];
+    static int32_t tokens[ROWS];
+    uint8_t marks[K] = {0};
+    struct mf_host_context context;
+    struct mf_kernel_call call = {.kernel = MF_KERNEL_EMBEDDING_BACKWARD,
+                                  .shape = {.rows = ROWS, .n = N, .k = K},
+                                  .index0 = FIRST};
+    assert_ok(mf_host_context_open("embedding", 3, &context));
+    memset(kept + NEVER * N, 0x55, N * sizeof(*kept));
+    for (int step = 0; step < STEPS; step++) {
+        int32_t limit = step == 3 ? FIRST : K + 10; /* once no token lies in the panel */
+        for (int at = 0; at < ROWS; at++) {
+            tokens[at] = (int32_t)harness_random_below((uint64_t)limit);
+            tokens[at] -= tokens[at] == FIRST + NEVER;
+        }
+        for (int at = 0; at < ROWS * N; at++) {
+            dy[at] = mf_bf16_from_float((float)harness_random_between(-1, 1));
+        }
+        call.operands[0] = (struct mf_operand){tokens, 0};
+        call.operands[1] = (struct mf_operand){dy, N};
+        call.operands[2] = (struct mf_operand){whole, 0};
+        call.shape.flags = 0;
+        assert_ok(mf_host_kernels_run(&context, &call));
+        call.operands[2].pointer = kept;
+        call.operands[3].pointer = marks;
+        call.shape.flags = MF_SHAPE_TOUCHED | MF_SHAPE_OUTPUT_HOST;
+        assert_ok(mf_host_kernels_run(&context, &call));
+        for (int row = 0; row < K; row++) {
+            bool zero = true;
+            for (int at = 0; at < N; at++) {
+                zero = zero && whole[row * N + at] == 0;
+                assert_int_equal(kept[row * N + at], row == NEVER ? 0x5555 : whole[row * N + at]);
+            }
+            assert_int_equal(marks[row], !zero);
+        }
+    }
+    mf_host_context_close(&context);
+}
+
 static void test_position(void **state)
 {
     (void)state;
@@ -439,10 +484,15 @@ static void test_rope(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bf16),        cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_vectors),     cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_position),    cmocka_unit_test(test_norms),
-        cmocka_unit_test(test_activations), cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_embedding_touched),
+        cmocka_unit_test(test_position),
+        cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_sums),
         cmocka_unit_test(test_rope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
