@@ -28,7 +28,7 @@
 #define STEPS_MAX 200
 #define WARM 2
 #define MEASURE_SECONDS 0.15
-#define CONTENTION_SECONDS 2
+#define CONTENTION_SECONDS 3
 
 static struct {
     const char *device;
