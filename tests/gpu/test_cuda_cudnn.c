@@ -19,9 +19,9 @@
 #define SENTINEL 0x5a5a
 
 /* The reference is our device with odd strides, which only the plain kernel takes. */
-enum variant { REFERENCE, OWN, CUDNN, CUDNN_AGAIN, MIXED, VARIANTS };
-static const char *const names[VARIANTS] = {"plain", "own", "cuDNN", "cuDNN again",
-                                            "cuDNN after own"};
+enum variant { REFERENCE, OWN, TILES, CUDNN, CUDNN_AGAIN, MIXED, VARIANTS };
+static const char *const names[VARIANTS] = {"plain", "own",         "own for tensor cores",
+                                            "cuDNN", "cuDNN again", "cuDNN after own"};
 
 /* A bf16 matrix in the arena; q, k and v are columns of one, and so are their gradients. */
 struct matrix {
@@ -38,6 +38,7 @@ struct problem {
 
 static const struct mf_device_interface *cuda;
 static struct mf_device *own;
+static struct mf_device *tiles; /* own, but for what only Hopper has */
 static struct mf_device *cudnn;
 static unsigned char *arena;  /* device memory, and */
 static unsigned char *pinned; /* what it holds */
@@ -245,7 +246,7 @@ static void compare(const struct problem *p, enum variant variant)
     double dq = distance(found, wanted, s->rows, 0, q);
     double dk = distance(found, wanted, s->rows, q, kv);
     double dv = distance(found, wanted, s->rows, q + kv, kv);
-    print_message("  %-15s o %.2e, statistics %.1e, dq %.2e, dk %.2e, dv %.2e\n", names[variant], o,
+    print_message("  %-20s o %.2e, statistics %.1e, dq %.2e, dk %.2e, dv %.2e\n", names[variant], o,
                   lse, dq, dk, dv);
     assert_true(o <= FORWARD && lse <= STATISTICS);
     assert_true(dq <= BACKWARD && dk <= BACKWARD && dv <= BACKWARD);
@@ -257,7 +258,7 @@ static void compare(const struct problem *p, enum variant variant)
 
 static void run_all(const struct problem *p, bool *forward_refused, bool *backward_refused)
 {
-    struct mf_device *const devices[VARIANTS] = {own, own, cudnn, cudnn, cudnn};
+    struct mf_device *const devices[VARIANTS] = {own, own, tiles, cudnn, cudnn, cudnn};
     for (int variant = 0; variant < VARIANTS; variant++) {
         enum variant v = (enum variant)variant;
         struct mf_kernel_call call = call_of(p, MF_KERNEL_ATTENTION_FORWARD, v, v);
@@ -271,17 +272,22 @@ static void run_all(const struct problem *p, bool *forward_refused, bool *backwa
 
 static void print_times(const struct problem *p)
 {
-    double times[2][2];
+    static const enum variant timed[] = {OWN, TILES, CUDNN};
+    struct mf_device *const devices[] = {own, tiles, cudnn};
+    double times[2][3];
     for (int pass = 0; pass < 2; pass++) {
         enum mf_kernel kernel =
             pass == 0 ? MF_KERNEL_ATTENTION_FORWARD : MF_KERNEL_ATTENTION_BACKWARD;
-        struct mf_kernel_call ours = call_of(p, kernel, OWN, OWN);
-        struct mf_kernel_call theirs = call_of(p, kernel, CUDNN, CUDNN);
-        times[pass][0] = time_of(own, &ours);
-        times[pass][1] = time_of(cudnn, &theirs);
+        for (int index = 0; index < 3; index++) {
+            struct mf_kernel_call call = call_of(p, kernel, timed[index], timed[index]);
+            times[pass][index] = time_of(devices[index], &call);
+        }
     }
-    print_message("  forward: own %.3f ms, cuDNN %.3f ms; backward: own %.3f ms, cuDNN %.3f ms\n",
-                  times[0][0], times[0][1], times[1][0], times[1][1]);
+    for (int pass = 0; pass < 2; pass++) {
+        print_message("  %s: own %.3f ms, for tensor cores %.3f ms, cuDNN %.3f ms\n",
+                      pass == 0 ? "forward" : "backward", times[pass][0], times[pass][1],
+                      times[pass][2]);
+    }
 }
 
 static void check(const struct mf_shape *shape)
@@ -375,6 +381,7 @@ static int setup(void **state)
     cuda = test_device_cuda();
     cudnn = open_with("cudnn");
     own = open_with("own");
+    tiles = open_with("tiles");
     assert_ok(cuda->describe(cudnn, &found));
     const char *name = strstr(found.runtime, "cuDNN 9.");
     assert_non_null(name);
@@ -389,6 +396,7 @@ static int teardown(void **state)
 {
     (void)state;
     cuda->close(cudnn);
+    cuda->close(tiles);
     cuda->close(own);
     return 0;
 }
