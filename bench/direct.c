@@ -165,6 +165,34 @@ static void table_in_place(const struct size *size, int32_t *task)
     look_up(size, interface->device_address(device, pinned), MF_SHAPE_WEIGHT_HOST, (*task)++);
 }
 
+/* The gradient of the table: `x` holds dy, the ring's memory the marks. */
+static void scatter(const struct size *size, void *to, uint32_t flags, int32_t task)
+{
+    struct mf_kernel_call call = {
+        .kernel = MF_KERNEL_EMBEDDING_BACKWARD,
+        .shape = {.rows = size->m, .n = size->k, .k = size->n, .flags = flags},
+    };
+    call.operands[0].pointer = interface->device_address(device, tokens);
+    call.operands[1] = (struct mf_operand){x, size->k};
+    call.operands[2].pointer = to;
+    call.operands[3].pointer = ring;
+    CHECK(interface->submit(device, MF_LANE_COMPUTE, &call, task));
+}
+
+static void gradient_copied(const struct size *size, int32_t *task)
+{
+    scatter(size, weight, 0, *task);
+    order(MF_LANE_COMPUTE, MF_LANE_D2H, (*task)++);
+    copy(MF_LANE_D2H, weight, pinned, size->n * size->k * 2, *task);
+    order(MF_LANE_D2H, MF_LANE_COMPUTE, (*task)++);
+}
+
+static void gradient_touched(const struct size *size, int32_t *task)
+{
+    scatter(size, interface->device_address(device, pinned),
+            MF_SHAPE_OUTPUT_HOST | MF_SHAPE_TOUCHED, (*task)++);
+}
+
 static void probe(const struct size *size, int32_t *task)
 {
     (void)size;
@@ -352,6 +380,36 @@ static json_t *compare_embedding(double link)
                      touched_bytes, "difference", apart);
 }
 
+static uint64_t hash_table(const struct size *size)
+{
+    const uint64_t *words = (const uint64_t *)(const void *)pinned;
+    uint64_t hash = 0;
+    for (int64_t i = 0; i < size->n * size->k / 4; i++) {
+        hash = (hash ^ words[i]) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+/* Uses the table's memory up. */
+static json_t *compare_gradient(double link)
+{
+    const struct size size = {.m = embedding_rows, .n = vocabulary, .k = embedding_width};
+    double touched_bytes = (double)(size.m * size.k * 2);
+    double copied_ms = measure(gradient_copied, &size, 2) / 1e6;
+    uint64_t right = hash_table(&size);
+    memset(pinned, 0, (size_t)(size.n * size.k * 2));
+    CHECK(interface->begin(device, false));
+    copy(MF_LANE_H2D, pinned, ring, size.n, 0); /* no row is marked */
+    CHECK(interface->sync(device));
+    double touched_ms = measure(gradient_touched, &size, 0) / 1e6;
+    bool same = hash_table(&size) == right;
+    printf("embedding gradient %lld x %lld, %lld tokens: dense copy %.3f ms, touched rows %.3f ms "
+           "(floor %.3f ms), the same bits: %s\n",
+           (long long)size.n, (long long)size.k, (long long)size.m, copied_ms, touched_ms,
+           touched_bytes / link * 1e3, same ? "yes" : "NO");
+    return json_pack("{sfsfsb}", "copied_ms", copied_ms, "touched_ms", touched_ms, "same", same);
+}
+
 static void compare_all(bool small, const char *json_path)
 {
     static const struct size large_weights[] = {{0, 4096, 4096}, {0, 14336, 4096}};
@@ -382,6 +440,7 @@ static void compare_all(bool small, const char *json_path)
     json_t *out =
         json_pack("{sssssfsoso}", "device", described.name, "runtime", described.runtime,
                   "h2d_bytes_per_s", link, "products", rows, "embedding", compare_embedding(link));
+    json_object_set_new(out, "embedding_gradient", compare_gradient(link));
     if (json_path != NULL && json_dump_file(out, json_path, JSON_INDENT(1)) != 0) {
         fprintf(stderr, "direct: %s cannot be written\n", json_path);
         exit(1);
