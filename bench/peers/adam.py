@@ -7,7 +7,7 @@ the memory's rate measured in the same run.
 All three update fp32 masters and moments. Ours reads a bf16 gradient and keeps the master as bf16
 weight and a 16-bit rest, 26 bytes an element; DeepSpeedCPUAdam and torch.optim.AdamW(fused=True)
 read an fp32 gradient, as ZeRO-Offload gives it, 28 bytes, and leave the bf16 weight to another
-pass. The memory's rate is bench-adam's (STREAM's triad in place, or scaling, whichever is faster)."""
+pass. The memory's rate is bench-adam's: STREAM's triad in place or scaling, whichever is faster."""
 import argparse
 import json
 import pathlib
@@ -97,7 +97,8 @@ def main():
     ours = run_ours(options, folder, variables)
     best = max(ours["triad_bytes_per_s"], ours["scale_bytes_per_s"])
     print(f"\n{ours['threads']} threads; memory {best / 1e9:.1f} GB/s; ours moves "
-          f"{MOVED_BYTES['memferry']} bytes an element\n"
+          f"{MOVED_BYTES['memferry']} bytes an "
+          f"element, 28 for the others\n"
           f"{'elements':>12}  {'whose':<12}{'ms':>10}{'GB/s':>9}{'of memory':>11}{'x ours':>9}")
     for row in ours["rows"]:
         row["peers"] = {}

@@ -8,6 +8,7 @@ POINT is SHAPE:TOKENS:CAP, for example llama-1b:16k:8GiB (cap "none" for all the
 those of one optimizer step, in sequences of --seq-len. --list shows shapes, rows and point sets;
 README.md beside this file says what is compared and how it is kept fair."""
 import argparse
+import concurrent.futures
 import json
 import pathlib
 import statistics
@@ -28,7 +29,7 @@ SETS = {
     "all": [f"{shape}:{tokens}:{cap}" for shape in ("llama-1b", "llama-3b", "gpt2-xl")
             for tokens in ("4k", "16k", "64k") for cap in ("8GiB", "16GiB", "24GiB", "none")],
 }
-QUICK_ROWS = "auto,zero_offload,ds_zero2,ds_zero3,fsdp2"
+QUICK_ROWS = "auto,ds_zero2,zero_offload,ds_zero3,fsdp2"
 TRIES = 5  # workers of one row: each after an out-of-memory error tries half the micro-batch
 
 
@@ -90,11 +91,16 @@ def train_peer(settings, point, peer, folder, extra=("--fit",)):
     limits = [1 << 20, 1 << 20]
     fitted, highest, tried = None, {}, 0
     extra = list(extra)
+    variables = dict(settings.variables)
+    if peer == "ds_super":  # a second process gets the gradients and 80% of the cores
+        variables.pop("PYTORCH_CUDA_ALLOC_CONF", None)  # expandable segments cannot be handed over
+        variables.pop("PYTORCH_ALLOC_CONF", None)
+        cores = int(variables["OMP_NUM_THREADS"])
+        variables["OMP_NUM_THREADS"] = str(cores - int(0.2 * cores))
     while True:
         path.unlink(missing_ok=True)
         reason, memory = machine.run(worker_command(settings, point, peer, folder, extra), log,
-                                     settings.variables, end - time.monotonic(),
-                                     settings.host_bytes)
+                                     variables, end - time.monotonic(), settings.host_bytes)
         tried += 1
         highest = {key: max(value, highest.get(key, 0)) for key, value in memory.items()}
         result = machine.read_json(path) or {
@@ -199,7 +205,7 @@ def read_settings():
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--set", choices=sorted(SETS), help="a set of points")
     parser.add_argument("--quick", action="store_true",
-                        help=f"--set quick --rows {QUICK_ROWS} --steps 5 --limit 75 --total 290")
+                        help=f"--set quick --rows {QUICK_ROWS} --steps 5 --limit 100 --total 290")
     parser.add_argument("--rows", help="comma-separated; all by default but torchao")
     parser.add_argument("--steps", type=int, default=8, help="steps that count")
     parser.add_argument("--warm", type=int, default=3, help="steps before them")
@@ -219,7 +225,7 @@ def read_settings():
         sys.exit(0)
     if settings.quick:
         settings.set, settings.rows = settings.set or "quick", settings.rows or QUICK_ROWS
-        settings.steps, settings.limit = 5, min(settings.limit, 75)
+        settings.steps, settings.limit = 5, min(settings.limit, 100)
         settings.total = min(settings.total, 290)
     settings.points += SETS[settings.set] if settings.set else []
     settings.rows = (settings.rows or ",".join(OURS + PEERS[:-1])).split(",")
@@ -232,8 +238,23 @@ def read_settings():
     return settings
 
 
-def prepare(settings):
-    """Fills what rows need: folder, text, variables, DeepSpeed's compiled optimizer."""
+def write_weights(settings, shape):
+    """In a process of its own, whose memory is gone afterwards."""
+    folder = settings.folder / "models" / shape
+    log = settings.folder / "weights.log"
+    command = ("import pathlib, shapes; "
+               f"shapes.write_weights({shape!r}, pathlib.Path({str(folder)!r}))")
+    path = f"{machine.HERE}:{settings.variables['PYTHONPATH']}"
+    reason, _ = machine.run([sys.executable, "-W", "ignore", "-c", command], log,
+                            dict(settings.variables, PYTHONPATH=path), 300, 0)
+    if reason:
+        raise SystemExit(f"run.py: weights of {shape}: {reason}: {machine.tail(log)}")
+    return folder
+
+
+def prepare(settings, needed=()):
+    """Fills what rows need: folder, text, variables, weights of the shapes `needed`, DeepSpeed's
+    compiled optimizer."""
     settings.folder = settings.work or pathlib.Path(tempfile.mkdtemp(prefix="memferry-peers-"))
     settings.folder.mkdir(parents=True, exist_ok=True)
     settings.folder = settings.folder.resolve()
@@ -243,10 +264,14 @@ def prepare(settings):
     start = time.monotonic()
     settings.adam_error = ""
     notes = []
-    if any(row.startswith("ds_") for row in settings.rows):
-        settings.adam_error = machine.build_cpu_adam(settings.folder, settings.variables)
-        notes.append(settings.adam_error or
-                     f"CPUAdam built in {time.monotonic() - start:.0f} s")
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # nothing is timed yet
+        waiting = [pool.submit(write_weights, settings, shape) for shape in needed]
+        if any(row.startswith("ds_") for row in settings.rows):
+            settings.adam_error = machine.build_cpu_adam(settings.folder, settings.variables)
+            notes.append(settings.adam_error or "CPUAdam built")
+        for future in waiting:
+            future.result()
+    notes.append(f"ready after {time.monotonic() - start:.0f} s")
     if settings.device == "cuda" and any(row in PEERS for row in settings.rows):
         notes.append(f"allocator {machine.allocator(settings.variables)}")
     print(f"work folder {settings.folder}; {'; '.join(notes)}", flush=True)
@@ -256,19 +281,10 @@ def main():
     settings = read_settings()
     end = time.monotonic() + settings.total
     limit = settings.limit
-    prepare(settings)
+    prepare(settings, {point.shape for point in settings.points})
     results = []
     for point in settings.points:
         folder = settings.folder / "models" / point.shape
-        command = ("import pathlib, shapes; "
-                   f"shapes.write_weights({point.shape!r}, pathlib.Path({str(folder)!r}))")
-        variables = dict(settings.variables, PYTHONPATH=f"{machine.HERE}:"
-                         + settings.variables["PYTHONPATH"])
-        reason, _ = machine.run([sys.executable, "-W", "ignore", "-c", command],
-                                settings.folder / "weights.log", variables, 300, 0)
-        if reason:
-            raise SystemExit(f"run.py: weights of {point.shape}: {reason}: "
-                             f"{machine.tail(settings.folder / 'weights.log')}")
         for row in settings.rows:
             settings.limit = min(limit, end - time.monotonic())
             if settings.limit < 10:

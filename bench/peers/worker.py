@@ -45,8 +45,8 @@ def prepare(options):
     import torch
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
     os.environ.setdefault("MASTER_PORT", str(20000 + os.getpid() % 20000))
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        os.environ.setdefault(name, "lo")  # a machine need not have a network
     torch.manual_seed(17)
     if not torch.cuda.is_available():
         return "cpu"
