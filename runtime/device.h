@@ -20,7 +20,7 @@
 #include "core/kernel.h"
 #include "core/status.h"
 
-#define MF_DEVICE_ABI 5
+#define MF_DEVICE_ABI 6
 
 struct mf_device; /* each implementation's own */
 
@@ -30,8 +30,9 @@ struct mf_device_options {
     double d2h_bytes_per_s;
     int32_t threads;      /* host device: compute threads, 0 = all cores */
     int32_t index;        /* which GPU */
-    uint64_t jitter_seed; /* host device, tests: random delays before tasks, 0 = none */
+    uint64_t jitter_seed; /* tests: random delays before tasks, 0 = none */
     int64_t jitter_ns_max;
+    uint32_t jitter_lanes; /* bit of each lane that is delayed, 0 = all */
 };
 
 /* When a task ran, on the device's clock. */

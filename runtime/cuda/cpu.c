@@ -65,11 +65,13 @@ static int64_t now_ns(void)
 
 static void delay(struct mf_cuda_cpu *cpu)
 {
-    if (cpu->options.jitter_seed == 0 || cpu->options.jitter_ns_max <= 0) {
+    const struct mf_device_options *options = &cpu->options;
+    bool wanted = options->jitter_lanes == 0 || (options->jitter_lanes >> MF_LANE_CPU & 1u) != 0;
+    if (!wanted || options->jitter_seed == 0 || options->jitter_ns_max <= 0) {
         return;
     }
     cpu->random = cpu->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    int64_t ns = (int64_t)((cpu->random >> 33) % (uint64_t)cpu->options.jitter_ns_max);
+    int64_t ns = (int64_t)((cpu->random >> 33) % (uint64_t)options->jitter_ns_max);
     struct timespec time = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
     (void)nanosleep(&time, NULL);
 }

@@ -340,14 +340,16 @@ static enum mf_status copy(const struct mf_cuda_lanes *lanes, cudaStream_t strea
     return MF_STATUS_OK;
 }
 
-static enum mf_status delay(struct mf_cuda_lanes *lanes, cudaStream_t stream)
+static enum mf_status delay(struct mf_cuda_lanes *lanes, enum mf_lane lane)
 {
-    if (lanes->options.jitter_seed == 0 || lanes->options.jitter_ns_max <= 0) {
+    const struct mf_device_options *options = &lanes->options;
+    bool wanted = options->jitter_lanes == 0 || (options->jitter_lanes >> lane & 1u) != 0;
+    if (!wanted || options->jitter_seed == 0 || options->jitter_ns_max <= 0) {
         return MF_STATUS_OK;
     }
     lanes->random = lanes->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    uint64_t ns = (lanes->random >> 33) % (uint64_t)lanes->options.jitter_ns_max;
-    return mf_cuda_linear_check(mf_cuda_elementwise_delay(stream, (int64_t)ns), "delay");
+    int64_t ns = (int64_t)((lanes->random >> 33) % (uint64_t)options->jitter_ns_max);
+    return mf_cuda_linear_check(mf_cuda_elementwise_delay(lanes->streams[lane], ns), "delay");
 }
 
 static enum mf_status queue(struct mf_cuda_lanes *lanes, cudaStream_t stream,
@@ -361,7 +363,7 @@ static enum mf_status run_on_stream(struct mf_cuda_lanes *lanes, enum mf_lane la
                                     const struct mf_kernel_call *call, int32_t task)
 {
     cudaStream_t stream = lanes->streams[lane];
-    MF_TRY(delay(lanes, stream));
+    MF_TRY(delay(lanes, lane));
     if (!lanes->trace) {
         return queue(lanes, stream, call);
     }

@@ -44,6 +44,7 @@ struct mf_host_lanes {
     double rates[MF_LANE_COUNT]; /* emulated bytes per second of the link's lanes, 0 = none */
     uint64_t jitter_seed;
     int64_t jitter_ns_max;
+    uint32_t jitter_lanes;
     pthread_mutex_t lock;
     pthread_cond_t progress; /* a lane became idle, or made room in its queue */
     bool stop;
@@ -91,7 +92,7 @@ static uint64_t next_random(uint64_t *state)
 static void delay(struct lane *lane)
 {
     const struct mf_host_lanes *lanes = lane->lanes;
-    if (lanes->jitter_seed != 0 && lanes->jitter_ns_max > 0) {
+    if ((lanes->jitter_lanes >> lane->lane & 1u) != 0 && lanes->jitter_ns_max > 0) {
         uint64_t ns = next_random(&lane->random) % (uint64_t)lanes->jitter_ns_max;
         sleep_until(now_ns() + (int64_t)ns);
     }
@@ -238,6 +239,8 @@ enum mf_status mf_host_lanes_open(int32_t threads, const struct mf_device_option
     lanes->rates[MF_LANE_D2H] = options->d2h_bytes_per_s;
     lanes->jitter_seed = options->jitter_seed;
     lanes->jitter_ns_max = options->jitter_ns_max;
+    bool all = options->jitter_lanes == 0;
+    lanes->jitter_lanes = options->jitter_seed == 0 ? 0 : all ? ~0u : options->jitter_lanes;
     lanes->generation = 1;
     pthread_mutex_init(&lanes->lock, NULL);
     pthread_cond_init(&lanes->progress, NULL);
