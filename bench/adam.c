@@ -9,8 +9,8 @@
  * two loops without arithmetic to speak of, over as many threads and the same memory: STREAM's
  * triad in place, a += s b (16 bytes read, 8 written), and a *= s (8 and 8, the mix of the update).
  * In place, because a store to lines that were not read would move them once more, uncounted.
- * --threads is for these loops, and for the update with --device host; the CUDA device chooses its
- * own.
+ * --threads is for these loops and for the update; without it both have a thread a CPU, but the
+ * CUDA device leaves one free.
  */
 #include <argp.h>
 #include <jansson.h>
@@ -231,6 +231,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 static void open_device(void)
 {
     cpu_set_t cores;
+    const struct mf_device_options settings = {.threads = options.threads};
     if (options.threads == 0) {
         options.threads = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
     }
@@ -240,7 +241,6 @@ static void open_device(void)
     } else {
         must(mf_device_cuda(&interface), "device");
     }
-    const struct mf_device_options settings = {.threads = options.threads};
     must(interface->open(&settings, &device), "device");
     must(interface->prepare(device, options.repeats + 1), "device");
     must(interface->map_host(device, options.elements * ELEMENT_BYTES + ALIGN, NULL, NULL,

@@ -21,8 +21,8 @@ struct mf_cuda_cpu;
 
 enum mf_cuda_cpu_entry { MF_CUDA_CPU_RUN, MF_CUDA_CPU_RECORD, MF_CUDA_CPU_WAIT };
 
-/* `threads` share a kernel's work, 0: one for each core that runtime/host/cores.h finds; each stays
- * on its core. `index` is the GPU whose events are waited for. */
+/* `threads` share a kernel's work, 0: one for each CPU that runtime/host/cores.h finds; each stays
+ * on its CPU. `index` is the GPU whose events are waited for. */
 enum mf_status mf_cuda_cpu_open(const struct mf_device_options *options, int32_t threads,
                                 struct mf_cuda_cpu **out) MF_MUST_USE;
 /* What is still queued is dropped. */

@@ -1,4 +1,4 @@
-/* Physical cores from the affinity mask, /sys and the control group; see cores.h. */
+/* CPUs from the affinity mask, /sys and the control group; see cores.h. */
 #include "runtime/host/cores.h"
 
 #include <sched.h>
@@ -87,22 +87,23 @@ static int32_t read_quota(int32_t most)
 void mf_host_cores_find(struct mf_host_cores *out)
 {
     cpu_set_t set;
-    out->count = 0;
+    out->total = 0;
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof(set), &set) != 0) {
         CPU_SET(0, &set);
     }
-    for (int32_t cpu = 0; cpu < MF_HOST_CORES_MAX; cpu++) {
-        if (CPU_ISSET((size_t)cpu, &set) && is_first(cpu, &set)) {
-            out->cpus[out->count++] = cpu;
+    for (int first = 1; first >= 0; first--) {
+        for (int32_t cpu = 0; cpu < MF_HOST_CORES_MAX; cpu++) {
+            if (CPU_ISSET((size_t)cpu, &set) && is_first(cpu, &set) == (first == 1)) {
+                out->cpus[out->total++] = cpu;
+            }
         }
     }
-    if (out->count >= MF_HOST_CORES_ISSUE_MIN) {
-        /* The first core: interrupts and what is not bound tend to be there. */
-        out->count--;
-        memmove(out->cpus, out->cpus + 1, (size_t)out->count * sizeof(out->cpus[0]));
-    }
-    out->count = read_quota(out->count);
+    /* The first CPU is left free: interrupts and what is not bound tend to be there. */
+    int32_t free_cpu = out->cpus[0];
+    memmove(out->cpus, out->cpus + 1, (size_t)(out->total - 1) * sizeof(out->cpus[0]));
+    out->cpus[out->total - 1] = free_cpu;
+    out->count = read_quota(out->total - (out->total >= MF_HOST_CORES_ISSUE_MIN ? 1 : 0));
 }
 
 void mf_host_cores_bind(pthread_t thread, int32_t cpu)

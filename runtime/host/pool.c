@@ -188,7 +188,7 @@ static enum mf_status start_workers(struct mf_host_pool *pool, const char *name,
         MF_TRY(mf_host_pool_start(&worker->thread, text, run_worker, worker));
         pool->started++;
         if (own != NULL) {
-            mf_host_cores_bind(worker->thread, own->cpus[index % own->count]);
+            mf_host_cores_bind(worker->thread, own->cpus[index % own->total]);
         }
     }
     return MF_STATUS_OK;

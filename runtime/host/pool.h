@@ -28,8 +28,8 @@ struct mf_host_pool;
 typedef void (*mf_host_pool_body)(const void *argument, int64_t item, int32_t worker);
 
 /* `threads` counts the caller; `name` starts the names of the others (at most 10 characters).
- * `own`: NULL, or cores that nobody else computes on: worker i stays on core i % count (the caller
- * binds itself, to core 0) and spins for a while before it sleeps. */
+ * `own`: NULL, or CPUs that nobody else computes on: worker i stays on cpus[i % total] (the caller
+ * binds itself, to cpus[0]) and spins for a while before it sleeps. */
 enum mf_status mf_host_pool_open(const char *name, int32_t threads, const struct mf_host_cores *own,
                                  struct mf_host_pool **out) MF_MUST_USE;
 void mf_host_pool_close(struct mf_host_pool *pool);
