@@ -110,8 +110,8 @@ const char *mf_cuda_cudnn_plans_refused(const struct mf_cuda_cudnn_plans *plans)
 
 /* ---- plans ---- */
 
-/* Whether the whole softmax statistics and, backward, their sums of o * do, leave `room` bytes of
- * scratch for a workspace. */
+/* How the scratch is divided: the softmax statistics of the whole call, backward also the sums of
+ * o * do, then `room` bytes for a workspace. */
 struct layout {
     int64_t delta; /* offsets */
     int64_t workspace;
@@ -166,7 +166,8 @@ static enum mf_status check_shape(const struct mf_cuda_cudnn_plans *plans,
                                   const struct mf_cuda_cudnn_key *key)
 {
     if (key->head_dim % 8 != 0 || key->head_dim > 128 || key->seq_len < 2) {
-        return mf_status_set(MF_STATUS_UNSUPPORTED, "head_dim must be a multiple of 8 up to 128");
+        return mf_status_set(MF_STATUS_UNSUPPORTED, "head_dim must be a multiple of 8 up to 128, "
+                                                    "seq_len at least 2");
     }
     if (key->backward && plans->library.version <= VERSION_UNPADDED && key->seq_len % 128 != 0) {
         return mf_status_set(MF_STATUS_UNSUPPORTED,
