@@ -70,6 +70,7 @@ enum mf_status mf_command_ask_plan(struct mf_command_context *context,
     request.workload = &model->workload;
     request.constraints = &model->constraints;
     request.effort = effort;
+    request.hardware = model->hardware;
     MF_TRY(mf_command_call(context, &memferry__v1__plan_service__descriptor, "GetPlan",
                            &request.base, MF_LIBRARY_CALL_NO_LIMIT_MS, (ProtobufCMessage **)out));
     if ((*out)->plan == NULL) {
@@ -86,7 +87,7 @@ enum mf_status mf_command_ask_best_plan(struct mf_command_context *context,
 {
     Memferry__V1__Effort effort = model->effort;
     if (effort == MEMFERRY__V1__EFFORT__EFFORT_CACHED ||
-        effort == MEMFERRY__V1__EFFORT__EFFORT_ESTIMATE) {
+        effort == MEMFERRY__V1__EFFORT__EFFORT_ESTIMATE || model->hardware[0] != '\0') {
         return mf_command_ask_plan(context, model, effort, out);
     }
     enum mf_status status =

@@ -53,6 +53,16 @@ static enum mf_status list_plans(struct mf_command_context *context)
     return MF_STATUS_OK;
 }
 
+static enum mf_status list_hardware(struct mf_command_context *context)
+{
+    Memferry__V1__ListHardwareRequest request = MEMFERRY__V1__LIST_HARDWARE_REQUEST__INIT;
+    Memferry__V1__ListHardwareResponse *answer = NULL;
+    MF_TRY(mf_command_call(context, &memferry__v1__hardware_service__descriptor, "ListHardware",
+                           &request.base, MF_LIBRARY_CALL_SHORT_MS, (ProtobufCMessage **)&answer));
+    PRINT_ANSWER(context, answer, mf_render_list_hardware(&context->render, answer));
+    return MF_STATUS_OK;
+}
+
 static enum mf_status list_profiles(struct mf_command_context *context)
 {
     Memferry__V1__ListProfilesRequest request = MEMFERRY__V1__LIST_PROFILES_REQUEST__INIT;
@@ -82,12 +92,14 @@ enum mf_status mf_command_list_ls(struct mf_command_context *context, int argc, 
     } lists[] = {{"models", list_models},
                  {"profiles", list_profiles},
                  {"plans", list_plans},
-                 {"sessions", list_past}};
+                 {"sessions", list_past},
+                 {"hardware", list_hardware}};
     const char *names[sizeof(lists) / sizeof(lists[0])];
     struct mf_command_line line = {.context = context,
-                                   .arguments = "models|profiles|plans|sessions",
+                                   .arguments = "models|profiles|plans|sessions|hardware",
                                    .help = "Lists what the daemon knows: models seen and presets, "
-                                           "profiles, plans in the store, sessions also past.",
+                                           "profiles, plans in the store, sessions also past, "
+                                           "machines that plans can be made for.",
                                    .values_min = 1,
                                    .values_max = 1};
     mf_command_parse(&line, argc, argv);
@@ -103,7 +115,8 @@ enum mf_status mf_command_list_ls(struct mf_command_context *context, int argc, 
         }
     }
     const char *nearest = mf_format_nearest(line.values[0], names, count);
-    fprintf(stderr, "memferry ls: \"%s\" is none of models, profiles, plans, sessions%s%s%s\n",
+    fprintf(stderr,
+            "memferry ls: \"%s\" is none of models, profiles, plans, sessions, hardware%s%s%s\n",
             line.values[0], nearest != NULL ? "; did you mean \"" : "",
             nearest != NULL ? nearest : "", nearest != NULL ? "\"?" : "");
     exit(MF_COMMAND_EXIT_USAGE);

@@ -21,7 +21,8 @@ enum {
     KEY_STRATEGY,
     KEY_EFFORT,
     KEY_PIN,
-    KEY_NO_CLIP
+    KEY_NO_CLIP,
+    KEY_HARDWARE
 };
 
 static const struct argp_option options[] = {
@@ -38,6 +39,10 @@ static const struct argp_option options[] = {
      0},
     {"effort", KEY_EFFORT, "HOW", 0,
      "cached: only from the store; estimate: use no device; measure: measure what is missing", 0},
+    {"hardware", KEY_HARDWARE, "NAME|FILE", 0,
+     "Plan for another machine (memferry ls hardware) or for the one that the file describes "
+     "(memferry show hardware --format json); nothing is measured, and no session runs such a plan",
+     0},
     {"pin", KEY_PIN, "PATTERN=CHOICES", 0,
      "Hold the units whose name matches the glob in this way: any of "
      "forward:resident|stream|direct, backward:keep|stream|direct|late, "
@@ -90,6 +95,45 @@ static int parse_choice(struct argp_state *state, const char *name, const char *
     return 0;
 }
 
+/* A whole file as text of the arena. */
+static enum mf_status read_text(struct mf_command_model *model, const char *path, off_t bytes,
+                                const char *what, char **out)
+{
+    if (bytes > MF_CONFIG_FILE_MAX) {
+        return mf_status_set(MF_STATUS_INVALID, "%s has %lld bytes; %s has at most %lld", path,
+                             (long long)bytes, what, (long long)MF_CONFIG_FILE_MAX);
+    }
+    FILE *file = fopen(path, "rbe");
+    if (file == NULL) {
+        return mf_status_set(MF_STATUS_IO, "%s: %s", path, strerror(errno));
+    }
+    *out = mf_arena_alloc(&model->arena, (size_t)bytes + 1, 1);
+    size_t count = fread(*out, 1, (size_t)bytes, file);
+    fclose(file);
+    if (count != (size_t)bytes) {
+        return mf_status_set(MF_STATUS_IO, "%s cannot be read whole", path);
+    }
+    return MF_STATUS_OK;
+}
+
+static enum mf_status read_hardware(struct mf_command_model *model, const char *text)
+{
+    struct stat about;
+    if (stat(text, &about) != 0 || !S_ISREG(about.st_mode)) {
+        if (strchr(text, '/') != NULL || strstr(text, ".json") != NULL) {
+            return mf_status_set(MF_STATUS_NOT_FOUND, "there is no file %s", text);
+        }
+        model->hardware = mf_arena_string(&model->arena, text);
+        return MF_STATUS_OK;
+    }
+    MF_TRY(read_text(model, text, about.st_size, "a description of a machine", &model->hardware));
+    model->hardware += strspn(model->hardware, " \t\r\n");
+    if (model->hardware[0] != '{') {
+        return mf_status_set(MF_STATUS_INVALID, "%s is no JSON object", text);
+    }
+    return MF_STATUS_OK;
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct mf_command_model *model = state->input;
@@ -122,6 +166,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         model->effort = (Memferry__V1__Effort)parse_choice(state, "effort", text,
                                                            &memferry__v1__effort__descriptor);
         return 0;
+    case KEY_HARDWARE:
+        if (read_hardware(model, text) != MF_STATUS_OK) {
+            argp_error(state, "--hardware: %s", mf_status_text());
+        }
+        return 0;
     case KEY_PIN:
         if (mf_command_model_pin(model, text) != MF_STATUS_OK) {
             argp_error(state, "--pin: %s", mf_status_text());
@@ -146,6 +195,7 @@ void mf_command_model_init(struct mf_command_model *model)
     memferry__v1__workload__init(&model->workload);
     memferry__v1__constraints__init(&model->constraints);
     model->constraints.pins = model->pins;
+    model->hardware = (char *)"";
 }
 
 void mf_command_model_reset(struct mf_command_model *model)
@@ -207,27 +257,6 @@ enum mf_status mf_command_model_pin(struct mf_command_model *model, const char *
     return MF_STATUS_OK;
 }
 
-static enum mf_status read_config(struct mf_command_model *model, const char *path, off_t bytes)
-{
-    if (bytes > MF_CONFIG_FILE_MAX) {
-        return mf_status_set(MF_STATUS_INVALID, "%s has %lld bytes; a config.json has at most %lld",
-                             path, (long long)bytes, (long long)MF_CONFIG_FILE_MAX);
-    }
-    FILE *file = fopen(path, "rbe");
-    if (file == NULL) {
-        return mf_status_set(MF_STATUS_IO, "%s: %s", path, strerror(errno));
-    }
-    char *text = mf_arena_alloc(&model->arena, (size_t)bytes + 1, 1);
-    size_t count = fread(text, 1, (size_t)bytes, file);
-    fclose(file);
-    if (count != (size_t)bytes) {
-        return mf_status_set(MF_STATUS_IO, "%s cannot be read whole", path);
-    }
-    model->model.source_case = MEMFERRY__V1__MODEL__SOURCE_CONFIG_JSON;
-    model->model.config_json = text;
-    return MF_STATUS_OK;
-}
-
 enum mf_status mf_command_model_resolve(struct mf_command_model *model, const char *text)
 {
     struct stat about;
@@ -238,7 +267,8 @@ enum mf_status mf_command_model_resolve(struct mf_command_model *model, const ch
         return MF_STATUS_OK;
     }
     if (stat(text, &about) == 0 && S_ISREG(about.st_mode)) {
-        return read_config(model, text, about.st_size);
+        model->model.source_case = MEMFERRY__V1__MODEL__SOURCE_CONFIG_JSON;
+        return read_text(model, text, about.st_size, "a config.json", &model->model.config_json);
     }
     if (text[0] == '/') {
         /* The daemon may run on another machine, which knows the folder. */

@@ -24,6 +24,7 @@ struct mf_command_model {
     Memferry__V1__Constraints constraints;
     Memferry__V1__Effort effort; /* UNSPECIFIED = not said */
     bool strategy_given;
+    char *hardware; /* name or text of a description, "" = the daemon's own */
     Memferry__V1__Pin *pins[MF_COMMAND_MODEL_PINS_MAX];
 };
 

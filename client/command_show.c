@@ -1,13 +1,12 @@
 /* show, rm: see command.h. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "client/command.h"
+#include "client/command_file.h"
 #include "client/command_model.h"
 #include "client/render_timeline.h"
+#include "core/json.h"
 #include "proto/wire.h"
 
 #define PLANS (&memferry__v1__plan_service__descriptor)
@@ -69,29 +68,15 @@ static enum mf_status get_timeline(struct mf_command_context *context, const cha
                            MF_LIBRARY_CALL_NO_LIMIT_MS, (ProtobufCMessage **)out);
 }
 
-/* "-" is standard output. Half a page is no page: it is removed. */
 static enum mf_status write_page(const struct mf_command_context *context, const char *path,
                                  const Memferry__V1__Plan *plan,
                                  const Memferry__V1__GetTimelineResponse *timeline)
 {
-    bool to_stdout = strcmp(path, "-") == 0;
-    FILE *file = to_stdout ? stdout : fopen(path, "wbe");
-    if (file == NULL) {
-        return mf_status_set(MF_STATUS_IO, "cannot write %s: %s", path, strerror(errno));
-    }
+    FILE *file = NULL;
+    MF_TRY(mf_command_file_open(path, &file));
     mf_render_html(file, plan, timeline, NULL);
-    struct stat about;
-    bool regular = !to_stdout && fstat(fileno(file), &about) == 0 && S_ISREG(about.st_mode);
-    bool failed = fflush(file) != 0 || ferror(file) != 0;
-    int cause = errno;
-    failed |= !to_stdout && fclose(file) != 0;
-    if (failed) {
-        if (regular) {
-            unlink(path);
-        }
-        return mf_status_set(MF_STATUS_IO, "cannot write %s: %s", path, strerror(cause));
-    }
-    if (!to_stdout && !context->quiet) {
+    MF_TRY(mf_command_file_close(path, file));
+    if (file != stdout && !context->quiet) {
         fprintf(stderr, "%s: open it in a browser\n", path);
     }
     return MF_STATUS_OK;
@@ -134,6 +119,31 @@ static enum mf_status show_plan(struct mf_command_context *context, const char *
     }
 out:
     mf_wire_free(timeline);
+    mf_wire_free(answer);
+    return status;
+}
+
+/* As JSON it is the description, which --hardware FILE takes. */
+static enum mf_status show_hardware(struct mf_command_context *context, const char *name,
+                                    struct options *options)
+{
+    Memferry__V1__GetHardwareRequest request = MEMFERRY__V1__GET_HARDWARE_REQUEST__INIT;
+    Memferry__V1__GetHardwareResponse *answer = NULL;
+    json_t *description = NULL;
+    enum mf_status status = MF_STATUS_OK;
+    (void)options;
+    request.name = (char *)(name != NULL ? name : "");
+    MF_TRY(mf_command_call(context, &memferry__v1__hardware_service__descriptor, "GetHardware",
+                           &request.base, MF_LIBRARY_CALL_SHORT_MS, (ProtobufCMessage **)&answer));
+    if (context->json) {
+        MF_TRY_GOTO(mf_json_parse(answer->description, strlen(answer->description), "description",
+                                  &description),
+                    out);
+        mf_command_print_json(context, description);
+    } else if (answer->hardware != NULL) {
+        mf_render_daemon_hardware(&context->render, answer->hardware);
+    }
+out:
     mf_wire_free(answer);
     return status;
 }
@@ -269,11 +279,15 @@ static enum mf_status dispatch(const struct mf_command_line *line, const char *v
 {
     for (size_t i = 0; i < count; i++) {
         if (strcmp(line->values[0], kinds[i].name) == 0) {
+            if (line->value_count < 2 && kinds[i].run != show_hardware) {
+                fprintf(stderr, "memferry %s %s: an argument is missing\n", verb, kinds[i].name);
+                exit(MF_COMMAND_EXIT_USAGE);
+            }
             return kinds[i].run(line->context, line->values[1], options);
         }
     }
-    fprintf(stderr, "memferry %s: \"%s\" is none of profile, plan, session\n", verb,
-            line->values[0]);
+    fprintf(stderr, "memferry %s: \"%s\" is none of profile, plan, session%s\n", verb,
+            line->values[0], count > 3 ? ", hardware" : "");
     exit(MF_COMMAND_EXIT_USAGE);
 }
 
@@ -286,15 +300,19 @@ enum mf_status mf_command_show_run(struct mf_command_context *context, int argc,
          "standard output",
          0},
         {0}};
-    static const struct kind kinds[] = {
-        {"profile", show_profile}, {"plan", show_plan}, {"session", show_session}};
+    static const struct kind kinds[] = {{"profile", show_profile},
+                                        {"plan", show_plan},
+                                        {"session", show_session},
+                                        {"hardware", show_hardware}};
     struct options options = {0};
     struct mf_command_line line = {
         .context = context,
-        .arguments = "profile MODEL\nplan ID\nsession ID",
-        .help = "One thing whole. ID may be its first digits. The flags of workload matter for a "
+        .arguments = "profile MODEL\nplan ID\nsession ID\nhardware [NAME]",
+        .help = "One thing whole. ID may be its first digits. Without NAME it is this machine; as "
+                "JSON a machine is a description that --hardware takes. The flags of workload "
+                "matter for a "
                 "profile: they decide which kernels the model needs.",
-        .values_min = 2,
+        .values_min = 1,
         .values_max = 2,
         .options = argp_options,
         .parse = parse,
@@ -302,7 +320,7 @@ enum mf_status mf_command_show_run(struct mf_command_context *context, int argc,
         .model = &options.model};
     mf_command_model_init(&options.model);
     mf_command_parse(&line, argc, argv);
-    enum mf_status status = dispatch(&line, "show", kinds, 3, &options);
+    enum mf_status status = dispatch(&line, "show", kinds, 4, &options);
     mf_command_model_reset(&options.model);
     return status;
 }

@@ -121,6 +121,8 @@ void mf_render_step_sample(const char *text, FILE *out);
 void mf_render_daemon_status(const struct mf_render *render,
                              const Memferry__V1__GetStatusResponse *status,
                              const Memferry__V1__Hardware *hardware);
+void mf_render_daemon_hardware(const struct mf_render *render,
+                               const Memferry__V1__Hardware *hardware);
 void mf_render_daemon_doctor(const struct mf_render *render,
                              const Memferry__V1__DoctorResponse *answer);
 
@@ -130,6 +132,8 @@ void mf_render_list_plans(const struct mf_render *render,
                           const Memferry__V1__ListPlansResponse *list);
 void mf_render_list_profiles(const struct mf_render *render,
                              const Memferry__V1__ListProfilesResponse *list);
+void mf_render_list_hardware(const struct mf_render *render,
+                             const Memferry__V1__ListHardwareResponse *list);
 
 /* Progress on stderr: one line rewritten on a terminal, else a line a second at most. */
 struct mf_render_progress {

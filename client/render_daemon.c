@@ -27,6 +27,23 @@ static void device_facts(const struct mf_render *render, const Memferry__V1__Dev
     }
 }
 
+void mf_render_daemon_hardware(const struct mf_render *render,
+                               const Memferry__V1__Hardware *hardware)
+{
+    char a[MF_FORMAT_MAX], b[MF_FORMAT_MAX];
+    mf_render_heading(render, "hardware %s", mf_render_short(hardware->fingerprint, a));
+    for (size_t i = 0; i < hardware->n_devices; i++) {
+        device_facts(render, hardware->devices[i], i);
+    }
+    mf_render_fact(render, "cpu", "%s, %d cores, %d NUMA node%s", hardware->cpu_name,
+                   hardware->cpu_cores, hardware->numa_nodes, hardware->numa_nodes == 1 ? "" : "s");
+    mf_render_fact(render, "memory", "%s, %s", mf_format_bytes(hardware->host_memory_bytes, a),
+                   mf_render_rate(hardware->host_bytes_per_second, b));
+    if (!hardware->measured) {
+        mf_render_fact(render, "rates", "from a description: estimates");
+    }
+}
+
 void mf_render_daemon_status(const struct mf_render *render,
                              const Memferry__V1__GetStatusResponse *status,
                              const Memferry__V1__Hardware *hardware)
@@ -50,17 +67,9 @@ void mf_render_daemon_status(const struct mf_render *render,
                    mf_format_bytes(status->host_memory_bytes, b));
     mf_render_fact(render, "store", "%" PRId64 " plans, %" PRId64 " measurements in %s",
                    status->plan_count, status->measurement_count, status->store_path);
-    if (hardware == NULL) {
-        return;
+    if (hardware != NULL) {
+        mf_render_daemon_hardware(render, hardware);
     }
-    mf_render_heading(render, "hardware %s", mf_render_short(hardware->fingerprint, a));
-    for (size_t i = 0; i < hardware->n_devices; i++) {
-        device_facts(render, hardware->devices[i], i);
-    }
-    mf_render_fact(render, "cpu", "%s, %d cores, %d NUMA node%s", hardware->cpu_name,
-                   hardware->cpu_cores, hardware->numa_nodes, hardware->numa_nodes == 1 ? "" : "s");
-    mf_render_fact(render, "memory", "%s, %s", mf_format_bytes(hardware->host_memory_bytes, a),
-                   mf_render_rate(hardware->host_bytes_per_second, b));
 }
 
 void mf_render_daemon_doctor(const struct mf_render *render,

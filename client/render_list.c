@@ -70,7 +70,11 @@ void mf_render_list_plans(const struct mf_render *render,
         mf_table_cell(&table, "%s ago",
                       mf_render_age(age(render, row->created_unix_seconds), text));
         mf_table_cell(&table, "%lld", (long long)row->use_count);
-        mf_table_cell(&table, "%s", row->current ? "" : "of other hardware or an older planner");
+        mf_table_cell(&table, "%s%s",
+                      row->current                    ? ""
+                      : row->hardware_name[0] != '\0' ? "for "
+                                                      : "of an older planner",
+                      row->hardware_name);
     }
     mf_render_table(render, &table, "");
     mf_table_reset(&table);
@@ -94,6 +98,37 @@ void mf_render_list_profiles(const struct mf_render *render,
                       mf_render_age(age(render, row->measured_at_unix_seconds), text));
         mf_table_cell(&table, "%s", row->method);
         mf_table_cell(&table, "%s", row->current ? "this machine" : "");
+    }
+    mf_render_table(render, &table, "");
+    mf_table_reset(&table);
+}
+
+void mf_render_list_hardware(const struct mf_render *render,
+                             const Memferry__V1__ListHardwareResponse *list)
+{
+    static const char *const sources[] = {"", "this machine", "store", "description"};
+    static const struct mf_table_column columns[] = {
+        {"name", MF_TABLE_LEFT},  {"device", MF_TABLE_LEFT}, {"memory", MF_TABLE_RIGHT},
+        {"host", MF_TABLE_RIGHT}, {"rates", MF_TABLE_LEFT},  {"measurements", MF_TABLE_RIGHT},
+        {"seen", MF_TABLE_RIGHT}, {"from", MF_TABLE_LEFT}};
+    struct mf_table table;
+    char text[MF_FORMAT_MAX];
+    mf_table_init(&table, columns, sizeof(columns) / sizeof(columns[0]));
+    for (size_t i = 0; i < list->n_machines; i++) {
+        const Memferry__V1__HardwareSummary *row = list->machines[i];
+        mf_table_cell(&table, "%s", row->name);
+        mf_table_cell(&table, "%s", row->device_name);
+        mf_table_cell(&table, "%s", mf_format_bytes(row->device_memory_bytes, text));
+        mf_table_cell(&table, "%s", mf_format_bytes(row->host_memory_bytes, text));
+        mf_table_cell(&table, "%s", row->measured ? "measured" : "estimate");
+        mf_table_cell(&table, "%lld", (long long)row->measurement_count);
+        if (row->last_seen_unix_seconds > 0) {
+            mf_table_cell(&table, "%s ago",
+                          mf_render_age(age(render, row->last_seen_unix_seconds), text));
+        } else {
+            mf_table_cell(&table, "%s", "");
+        }
+        mf_table_cell(&table, "%s", sources[(unsigned)row->source < 4 ? row->source : 0]);
     }
     mf_render_table(render, &table, "");
     mf_table_reset(&table);

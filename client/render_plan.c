@@ -56,6 +56,17 @@ static void budget_fact(const struct mf_render *render, const Memferry__V1__Plan
                    limits->n_pins > 0 ? ", units pinned by you" : "");
 }
 
+/* Of a plan that cannot run here, where it could. */
+static void hardware_fact(const struct mf_render *render, const Memferry__V1__Plan *plan)
+{
+    char id[MF_FORMAT_MAX];
+    if (!plan->here && plan->hardware_name[0] != '\0') {
+        mf_render_fact(render, "hardware",
+                       "%s (%s), which is not this machine: a plan to look at, none to run",
+                       plan->hardware_name, mf_render_short(plan->hardware_fingerprint, id));
+    }
+}
+
 static void got_fact(const struct mf_render *render, const Memferry__V1__Plan *plan,
                      const Memferry__V1__GetPlanResponse *got)
 {
@@ -130,6 +141,7 @@ void mf_render_plan_summary(const struct mf_render *render, const Memferry__V1__
     mf_render_heading(render, "plan %s: %s, %s parameters", mf_render_short(plan->id, id),
                       plan->model_name, mf_format_count((double)params_of(plan), count));
     workload_fact(render, plan);
+    hardware_fact(render, plan);
     budget_fact(render, plan);
     got_fact(render, plan, got);
     prediction_facts(render, plan);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "server/convert.h"
+#include "server/tune_machine.h"
 #include "server/unit_times.h"
 
 /* A message of the arena with its defaults. */
@@ -205,7 +206,8 @@ enum mf_status mf_convert_plan(struct mf_service *service, const struct mf_plan 
     MF_TRY(mf_unit_times_get(service, plan, model, times));
     Memferry__V1__Plan *message = NEW(arena, Memferry__V1__Plan, MEMFERRY__V1__PLAN__INIT);
     struct mf_hardware hardware;
-    mf_tune_hardware(service, &hardware);
+    message->here = mf_tune_machine_of(service, plan->hardware_fingerprint, &hardware, NULL);
+    message->hardware_name = text(arena, hardware.devices[0].name);
     message->id = text(arena, plan->id);
     message->model_name = text(arena, plan->model_name);
     message->model_fingerprint = text(arena, plan->model_fingerprint);

@@ -11,6 +11,7 @@
 #include "server/convert.h"
 #include "server/service_table.h"
 #include "server/tune.h"
+#include "server/tune_machine.h"
 #include "server/unit_times.h"
 
 #define RING_SLOTS 4 /* of an alternative that streams in a plan that has no ring */
@@ -158,8 +159,8 @@ enum mf_status mf_service_explain_plan(struct mf_service *service, struct mf_rpc
         .out = MF_SERVICE_TABLE_NEW(arena, Memferry__V1__ExplainPlanResponse,
                                     MEMFERRY__V1__EXPLAIN_PLAN_RESPONSE__INIT),
     };
-    mf_tune_hardware(service, &explaining.hardware);
-    mf_tune_profile(service, &explaining.profile);
+    (void)mf_tune_machine_of(service, plan.hardware_fingerprint, &explaining.hardware,
+                             &explaining.profile);
     enum mf_status status =
         explaining.unit < 0 ? no_such_unit(&model, message->unit) : explain(&explaining);
     mf_profile_reset(&explaining.profile);

@@ -7,28 +7,10 @@
 #include "memferry/v1/hardware.pb-c.h"
 #include "server/convert.h"
 #include "server/doctor.h"
+#include "server/service_machine.h"
 #include "server/service_table.h"
 #include "server/session.h"
 #include "server/tune.h"
-
-static enum mf_status get_hardware(struct mf_service *service, struct mf_rpc_call *call,
-                                   const void *request, struct mf_arena *arena,
-                                   ProtobufCMessage **reply)
-{
-    struct mf_hardware hardware;
-    int64_t device = 0;
-    int64_t host = 0;
-    (void)call;
-    (void)request;
-    mf_tune_hardware(service, &hardware);
-    mf_session_table_reserved(service->sessions, &device, &host);
-    Memferry__V1__GetHardwareResponse *out = MF_SERVICE_TABLE_NEW(
-        arena, Memferry__V1__GetHardwareResponse, MEMFERRY__V1__GET_HARDWARE_RESPONSE__INIT);
-    out->hardware = mf_convert_hardware(&hardware, device, arena);
-    out->no_gpu = mf_arena_string(arena, service->no_gpu);
-    *reply = &out->base;
-    return MF_STATUS_OK;
-}
 
 static enum mf_status get_status(struct mf_service *service, struct mf_rpc_call *call,
                                  const void *request, struct mf_arena *arena,
@@ -119,7 +101,10 @@ void mf_service_hardware_add(struct mf_service *service, struct mf_rpc_server *s
     static struct mf_service_table_unary rows[] = {
         {.path = "/memferry.v1.HardwareService/GetHardware",
          .request = &memferry__v1__get_hardware_request__descriptor,
-         .answer = get_hardware},
+         .answer = mf_service_machine_get},
+        {.path = "/memferry.v1.HardwareService/ListHardware",
+         .request = &memferry__v1__list_hardware_request__descriptor,
+         .answer = mf_service_machine_list},
         {.path = "/memferry.v1.HardwareService/GetStatus",
          .request = &memferry__v1__get_status_request__descriptor,
          .answer = get_status},

@@ -12,6 +12,7 @@
 #include "server/service_table.h"
 #include "server/timeline.h"
 #include "server/tune.h"
+#include "server/tune_machine.h"
 
 #define AGE_BYTES_MAX 16 /* of a message that has only an age */
 
@@ -29,11 +30,18 @@ static enum mf_status make_plan(struct mf_service *service, struct mf_rpc_call *
 {
     struct mf_tune_request request = {.model = model, .cancelled = call_cancelled, .context = call};
     struct mf_tune_result result;
+    struct mf_hardware hardware;
     struct mf_pin *pins = NULL;
     MF_TRY(mf_convert_workload(message->workload, model, &request.workload));
     MF_TRY(mf_convert_constraints(message->constraints, arena, &request.constraints,
                                   &request.strategy, &pins, &request.pin_count));
     MF_TRY(mf_convert_effort(message->effort, &request.effort));
+    MF_TRY(mf_tune_machine_find(service, message->hardware, &hardware));
+    request.hardware = &hardware;
+    if (message->effort == MEMFERRY__V1__EFFORT__EFFORT_UNSPECIFIED &&
+        !mf_tune_machine_here(service, &hardware)) {
+        request.effort = MF_EFFORT_ESTIMATE;
+    }
     request.pins = pins;
     MF_TRY(mf_tune_plan(service, &request, &result));
     enum mf_status status = mf_convert_plan(service, &result.plan, model, arena, &out->plan);
@@ -197,6 +205,15 @@ static Memferry__V1__Workload *read_workload(struct mf_service *service, const c
     return workload;
 }
 
+/* The device of another machine than this one, or of this one in another state. */
+static char *hardware_name(struct mf_service *service, const char *fingerprint,
+                           struct mf_arena *arena)
+{
+    struct mf_hardware hardware;
+    bool known = mf_tune_machine_find(service, fingerprint, &hardware) == MF_STATUS_OK;
+    return mf_arena_string(arena, known ? hardware.devices[0].name : "other hardware");
+}
+
 static enum mf_status list_plans(struct mf_service *service, struct mf_rpc_call *call,
                                  const void *request, struct mf_arena *arena,
                                  ProtobufCMessage **reply)
@@ -231,8 +248,10 @@ static enum mf_status list_plans(struct mf_service *service, struct mf_rpc_call 
         plan->host_peak_bytes = record->host_peak_bytes;
         plan->created_unix_seconds = record->created_unix_s;
         plan->use_count = record->use_count + mf_plan_cache_uses(service->plan_cache, record->id);
-        plan->current = record->planner_version == MF_PLANNER_VERSION &&
-                        strcmp(record->hardware_fingerprint, fingerprint) == 0;
+        bool here = strcmp(record->hardware_fingerprint, fingerprint) == 0;
+        plan->hardware_name = here ? mf_arena_string(arena, "")
+                                   : hardware_name(service, record->hardware_fingerprint, arena);
+        plan->current = here && record->planner_version == MF_PLANNER_VERSION;
         out->plans[out->n_plans++] = plan;
     }
     *reply = &out->base;

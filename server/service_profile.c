@@ -12,6 +12,7 @@
 #include "proto/wire.h"
 #include "server/convert.h"
 #include "server/profile_counts.h"
+#include "server/service_machine.h"
 #include "server/service_table.h"
 #include "server/tune.h"
 #include "server/tune_internal.h"
@@ -434,6 +435,12 @@ void mf_service_profile_add(struct mf_service *service, struct mf_rpc_server *se
         {.path = "/memferry.v1.ProfileService/DeleteProfile",
          .request = &memferry__v1__delete_profile_request__descriptor,
          .answer = delete_profile},
+        {.path = "/memferry.v1.ProfileService/ExportProfile",
+         .request = &memferry__v1__export_profile_request__descriptor,
+         .answer = mf_service_machine_export},
+        {.path = "/memferry.v1.ProfileService/ImportProfile",
+         .request = &memferry__v1__import_profile_request__descriptor,
+         .answer = mf_service_machine_import},
     };
     static struct mf_rpc_method methods[sizeof(rows) / sizeof(rows[0])];
     static struct mf_rpc_method stream = {.path = "/memferry.v1.ProfileService/Measure",

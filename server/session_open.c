@@ -10,6 +10,7 @@
 #include "core/format.h"
 #include "core/log.h"
 #include "server/session_internal.h"
+#include "server/tune_machine.h"
 
 static void tell_progress(void *context, const char *what, double done)
 {
@@ -40,6 +41,7 @@ static enum mf_status take_given_plan(struct mf_session *session, struct mf_plan
         return mf_status_set(MF_STATUS_INVALID, "plan %.12s is for another model (%s)", out->id,
                              out->model_name);
     }
+    MF_TRY(mf_tune_machine_check(session->table->service, out));
     return mf_plan_validate(out, model);
 }
 

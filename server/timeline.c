@@ -7,6 +7,7 @@
 #include "planner/cost.h"
 #include "server/service_table.h"
 #include "server/tune.h"
+#include "server/tune_machine.h"
 
 #define COLUMNS_DEFAULT 1000
 
@@ -235,8 +236,7 @@ static enum mf_status walk(struct mf_service *service, const struct mf_plan *pla
     struct mf_simulation simulation;
     struct mf_step step;
     MF_TRY(mf_step_build(model, plan, &run, &step));
-    mf_tune_hardware(service, &hardware);
-    mf_tune_profile(service, &profile);
+    (void)mf_tune_machine_of(service, plan->hardware_fingerprint, &hardware, &profile);
     (void)mf_cost_fill(&hardware, &profile, &step);
     mf_profile_reset(&profile);
     struct mf_span *spans = calloc((size_t)step.task_count + 1, sizeof(*spans));

@@ -10,6 +10,7 @@
 #include "planner/solve.h"
 #include "server/machine.h"
 #include "server/tune_internal.h"
+#include "server/tune_machine.h"
 
 #define WAIT_NS 50000000 /* between two looks at whether a waiting caller gave up */
 
@@ -67,8 +68,10 @@ void mf_tune_changed(struct mf_service *service)
 
 /* ---- keys ---- */
 
+/* `there`: what was measured on another machine, -1 = it is this one. Nothing is measured for a
+ * plan of another machine, so what is imported must make it another request. */
 static void make_key(const struct mf_tune_request *request, const char *hardware_fingerprint,
-                     bool measured, char out[static MF_HASH_TEXT_MAX])
+                     int32_t there, bool measured, char out[static MF_HASH_TEXT_MAX])
 {
     char *text = NULL;
     size_t size = 0;
@@ -81,6 +84,9 @@ static void make_key(const struct mf_tune_request *request, const char *hardware
             request->workload.accumulation, request->workload.clip,
             (long long)request->constraints.device_bytes,
             (long long)request->constraints.host_bytes, (int)request->strategy);
+    if (there >= 0) {
+        fprintf(file, "measurements %d\n", there);
+    }
     for (int32_t i = 0; i < request->pin_count; i++) {
         const struct mf_pin *pin = &request->pins[i];
         fprintf(file, "pin %zu:%s %d %d %d %d\n", strlen(pin->pattern), pin->pattern, pin->forward,
@@ -96,6 +102,8 @@ struct making {
     const struct mf_tune_request *request;
     struct mf_tune_result *result;
     struct mf_hardware hardware;
+    struct mf_profile profile; /* of another machine */
+    bool there;                /* it is another machine */
     char hardware_fingerprint[MF_HASH_TEXT_MAX];
     char measured_key[MF_HASH_TEXT_MAX];
     char estimate_key[MF_HASH_TEXT_MAX];
@@ -147,46 +155,13 @@ static enum mf_status look_up_any(struct making *making)
     return MF_STATUS_NOT_FOUND;
 }
 
-/* Why it was not in the store: the nearest of what is there. */
-static const char *explain_miss(const struct making *making)
+static void explain(const struct making *making, char out[static MF_TUNE_MISS_MAX])
 {
-    static const char *const reasons[] = {
-        "no plan for this model yet",
-        "the stored plans of this model are of another planner version",
-        "the stored plans of this model are for other hardware",
-        "the stored plans are for another strategy",
-        "the stored plans are for another workload, budget or pins",
-        "the stored plan was an estimate and measuring was asked for",
-    };
-    struct mf_store_plan_record *records = NULL;
-    struct mf_arena arena;
-    int32_t count = 0;
-    size_t best = 0;
-    mf_arena_init(&arena);
-    if (mf_store_plan_list(making->service->store, &arena, &records, &count) != MF_STATUS_OK) {
-        count = 0;
-    }
-    for (int32_t i = 0; i < count; i++) {
-        const struct mf_store_plan_record *record = &records[i];
-        if (strcmp(record->model_fingerprint, making->request->model->fingerprint) != 0) {
-            continue;
-        }
-        size_t near = 1;
-        if (strcmp(record->key, making->estimate_key) == 0) {
-            near = 5;
-        } else if (record->planner_version != MF_PLANNER_VERSION) {
-            near = 1;
-        } else if (strcmp(record->hardware_fingerprint, making->hardware_fingerprint) != 0) {
-            near = 2;
-        } else {
-            near = strcmp(record->strategy, mf_plan_strategy_name(making->request->strategy)) == 0
-                       ? 4
-                       : 3;
-        }
-        best = near > best ? near : best;
-    }
-    mf_arena_reset(&arena);
-    return reasons[best];
+    const struct mf_tune_miss miss = {.model_fingerprint = making->request->model->fingerprint,
+                                      .strategy = making->request->strategy,
+                                      .hardware = &making->hardware,
+                                      .estimate_key = making->estimate_key};
+    mf_tune_miss_explain(making->service, &miss, out);
 }
 
 static void remember(struct making *making, enum mf_status solved)
@@ -195,6 +170,9 @@ static void remember(struct making *making, enum mf_status solved)
     struct mf_store *store = making->service->store;
     struct mf_error error = *mf_status_error();
     enum mf_status status = mf_store_model_put(store, request->model);
+    if (status == MF_STATUS_OK) { /* so that the plan's machine is known to whoever shows it */
+        status = mf_store_hardware_put(store, &making->hardware);
+    }
     if (status == MF_STATUS_OK && solved == MF_STATUS_OK) {
         const struct mf_plan *plan = &making->result->plan;
         status = mf_store_plan_put(
@@ -234,15 +212,16 @@ static bool gave_up(void *context)
 static enum mf_status solve(struct making *making, int32_t evaluations_max, struct mf_plan *out)
 {
     const struct mf_tune_request *request = making->request;
-    struct mf_profile profile;
-    mf_tune_profile(making->service, &profile);
+    struct mf_profile own;
+    mf_tune_profile(making->service, &own);
+    const struct mf_profile *profile = making->there ? &making->profile : &own;
     const struct mf_solve_request wish = {
         .model = request->model,
         .workload = request->workload,
         .constraints = request->constraints,
         .strategy = request->strategy,
         .hardware = &making->hardware,
-        .profile = profile.count > 0 ? &profile : NULL,
+        .profile = profile->count > 0 ? profile : NULL,
         .pins = request->pins,
         .pin_count = request->pin_count,
         .evaluations_max = evaluations_max,
@@ -250,7 +229,7 @@ static enum mf_status solve(struct making *making, int32_t evaluations_max, stru
         .context = (void *)request,
     };
     enum mf_status status = mf_solve(&wish, out);
-    mf_profile_reset(&profile);
+    mf_profile_reset(&own);
     if (status == MF_STATUS_OK) {
         out->created_unix_s = (int64_t)time(NULL);
     }
@@ -275,7 +254,7 @@ static enum mf_status make(struct making *making)
 {
     struct mf_tune_result *result = making->result;
     enum mf_status status = MF_STATUS_OK;
-    (void)snprintf(result->miss, sizeof(result->miss), "%s", explain_miss(making));
+    explain(making, result->miss);
     if (making->request->effort == MF_EFFORT_MEASURE) {
         status = measure(making);
     }
@@ -352,34 +331,66 @@ static void end(struct mf_tune *tune, int slot)
     pthread_mutex_unlock(&tune->lock);
 }
 
-enum mf_status mf_tune_plan(struct mf_service *service, const struct mf_tune_request *request,
-                            struct mf_tune_result *out)
+static void open_making(struct making *making)
 {
-    struct making making = {.service = service, .request = request, .result = out};
+    const struct mf_tune_request *request = making->request;
+    struct mf_service *service = making->service;
+    making->there = request->hardware != NULL && !mf_tune_machine_here(service, request->hardware);
+    if (making->there) {
+        making->hardware = *request->hardware;
+        mf_tune_machine_profile(service, &making->hardware, &making->profile);
+    } else {
+        mf_tune_hardware(service, &making->hardware);
+        mf_profile_init(&making->profile);
+    }
+    int32_t there = making->there ? making->profile.count : -1;
+    mf_hardware_fingerprint(&making->hardware, making->hardware_fingerprint);
+    make_key(request, making->hardware_fingerprint, there, true, making->measured_key);
+    make_key(request, making->hardware_fingerprint, there, false, making->estimate_key);
+}
+
+static enum mf_status find_or_make(struct making *making)
+{
+    const struct mf_tune_request *request = making->request;
     bool fresh = request->measure_again && request->effort == MF_EFFORT_MEASURE;
     bool waited = false;
     int slot = 0;
-    *out = (struct mf_tune_result){0};
-    mf_tune_hardware(service, &making.hardware);
-    mf_hardware_fingerprint(&making.hardware, making.hardware_fingerprint);
-    make_key(request, making.hardware_fingerprint, true, making.measured_key);
-    make_key(request, making.hardware_fingerprint, false, making.estimate_key);
-    enum mf_status status = fresh ? MF_STATUS_NOT_FOUND : look_up_any(&making);
+    enum mf_status status = fresh ? MF_STATUS_NOT_FOUND : look_up_any(making);
     if (status != MF_STATUS_NOT_FOUND) {
         return status;
     }
     if (request->effort == MF_EFFORT_CACHED) {
+        char why[MF_TUNE_MISS_MAX];
+        explain(making, why);
         return mf_status_set_reason(MF_STATUS_NOT_FOUND, "PLAN_NOT_CACHED",
                                     "no plan in the store: %s; ask with effort ESTIMATE or MEASURE",
-                                    explain_miss(&making));
+                                    why);
     }
     const char *key =
-        request->effort == MF_EFFORT_MEASURE ? making.measured_key : making.estimate_key;
-    MF_TRY(begin(service->tune, request, key, &waited, &slot));
-    status = waited ? look_up_any(&making) : MF_STATUS_NOT_FOUND;
+        request->effort == MF_EFFORT_MEASURE ? making->measured_key : making->estimate_key;
+    MF_TRY(begin(making->service->tune, request, key, &waited, &slot));
+    status = waited ? look_up_any(making) : MF_STATUS_NOT_FOUND;
     if (status == MF_STATUS_NOT_FOUND) {
-        status = make(&making);
+        status = make(making);
     }
-    end(service->tune, slot);
+    end(making->service->tune, slot);
+    return status;
+}
+
+enum mf_status mf_tune_plan(struct mf_service *service, const struct mf_tune_request *request,
+                            struct mf_tune_result *out)
+{
+    struct making making = {.service = service, .request = request, .result = out};
+    *out = (struct mf_tune_result){0};
+    open_making(&making);
+    enum mf_status status =
+        making.there && request->effort == MF_EFFORT_MEASURE
+            ? mf_status_set(MF_STATUS_INVALID,
+                            "%s is not this machine, so nothing can be measured: ask with effort "
+                            "ESTIMATE; it uses what was measured there once that is imported "
+                            "(memferry profile --import FILE)",
+                            making.hardware.devices[0].name)
+            : find_or_make(&making);
+    mf_profile_reset(&making.profile);
     return status;
 }

@@ -31,7 +31,8 @@ struct mf_tune_request {
     const struct mf_pin *pins;
     int32_t pin_count;
     enum mf_effort effort;
-    double measure_seconds_max; /* 0 = 60 */
+    const struct mf_hardware *hardware; /* NULL = this machine; another one is not measured */
+    double measure_seconds_max;         /* 0 = 60 */
     bool measure_again;
     /* Progress text and share done; may be NULL. */
     void (*progress)(void *context, const char *what, double done);
@@ -42,7 +43,7 @@ struct mf_tune_request {
 struct mf_tune_result {
     struct mf_plan plan;
     const char *how; /* "cached", "estimated", "measured"; static */
-    char miss[96];   /* why it was not in the store, "" for a hit */
+    char miss[160];  /* MF_TUNE_MISS_MAX: why it was not in the store, "" for a hit */
     double age_s;
     int64_t use_count;
     double measure_s;

@@ -22,6 +22,17 @@ struct mf_tune {
     uint64_t profile_generation;
 };
 
+/* Why a plan was not in the store: the nearest of what is there. tune_miss.c. */
+#define MF_TUNE_MISS_MAX 160
+struct mf_tune_miss {
+    const char *model_fingerprint;
+    enum mf_strategy strategy;
+    const struct mf_hardware *hardware;
+    const char *estimate_key; /* under which an estimate would be */
+};
+void mf_tune_miss_explain(struct mf_service *service, const struct mf_tune_miss *miss,
+                          char out[static MF_TUNE_MISS_MAX]);
+
 /* Seconds on a clock that never goes back. */
 double mf_tune_measure_clock(void);
 

@@ -8,6 +8,7 @@
 #include "planner/cost.h"
 #include "planner/step.h"
 #include "server/tune.h"
+#include "server/tune_machine.h"
 
 #define KEPT 16
 
@@ -112,8 +113,7 @@ enum mf_status mf_unit_times_get(struct mf_service *service, const struct mf_pla
         return MF_STATUS_OK;
     }
     memset(out, 0, (size_t)plan->unit_count * sizeof(*out));
-    mf_tune_hardware(service, &hardware);
-    mf_tune_profile(service, &profile);
+    (void)mf_tune_machine_of(service, plan->hardware_fingerprint, &hardware, &profile);
     /* Two graphs of one micro-batch hold all that the graph of a whole step does. */
     enum mf_status status = add(model, plan, &hardware, &profile, MF_STEP_FIRST_UPDATE, 1, out);
     if (status == MF_STATUS_OK && plan->workload.accumulation > 1) {
