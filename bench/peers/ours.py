@@ -71,9 +71,9 @@ def memory_flags(point):
 
 def best_micro_batch(daemon, point, folder, strategy):
     """The micro-batch whose plan is predicted fastest (no device used): powers of two from the
-    whole batch down to a sixteenth."""
+    whole batch down to an eighth."""
     best, reason, micro = None, "", point.batch
-    while micro >= max(1, point.batch // 16):
+    while micro >= max(1, point.batch // 8):
         answer, reason = daemon.ask("plan", folder, "--effort", "estimate", "--strategy", strategy,
                                     "--micro-batch", micro, "--accumulation", point.batch // micro,
                                     *memory_flags(point))
