@@ -37,6 +37,9 @@ enum mf_status mf_weights_read_unit(struct mf_weights *weights, int32_t unit,
  * tensor name, row and column alone. Numbers are bf16 values, so that weight and master agree.
  */
 void mf_weights_init_unit(const struct mf_model *model, int32_t unit, uint64_t seed, float *master);
+/* Rows first..end-1 alone, for threads that share a unit; the rest of `master` is left as it is. */
+void mf_weights_init_rows(const struct mf_model *model, int32_t unit, uint64_t seed, int64_t first,
+                          int64_t end, float *master);
 
 /* What a unit holds; exactly one of the two, all its elements. */
 struct mf_weights_elements {

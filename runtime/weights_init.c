@@ -96,16 +96,13 @@ static float draw(uint64_t key, int64_t index, double deviation)
     return mf_bf16_to_float(mf_bf16_from_float((float)value));
 }
 
-void mf_weights_init_unit(const struct mf_model *model, int32_t unit_index, uint64_t seed,
-                          float *master)
+void mf_weights_init_rows(const struct mf_model *model, int32_t unit_index, uint64_t seed,
+                          int64_t first, int64_t end, float *master)
 {
     const struct mf_unit *unit = &model->units[unit_index];
     MF_ASSERT(unit->owner == unit_index);
-    for (int64_t i = 0; i < unit->elements; i++) {
-        master[i] = 0;
-    }
     uint64_t key = tensor_key(seed, unit->weight.name);
-    for (int64_t row = 0; row < unit->rows; row++) {
+    for (int64_t row = first; row < end; row++) {
         float *out = master + mf_weights_layout_offset(unit, row, 0);
         for (int64_t column = 0; column < unit->columns; column++) {
             out[column] = unit->weight.init_std > 0
@@ -117,8 +114,18 @@ void mf_weights_init_unit(const struct mf_model *model, int32_t unit_index, uint
         return;
     }
     key = tensor_key(seed, unit->bias.name);
-    for (int64_t row = 0; row < unit->rows; row++) {
+    for (int64_t row = first; row < end; row++) {
         master[mf_weights_layout_bias_offset(unit, row)] =
             unit->bias.init_std > 0 ? draw(key, row, unit->bias.init_std) : unit->bias.init_value;
     }
+}
+
+void mf_weights_init_unit(const struct mf_model *model, int32_t unit_index, uint64_t seed,
+                          float *master)
+{
+    const struct mf_unit *unit = &model->units[unit_index];
+    for (int64_t i = 0; i < unit->elements; i++) {
+        master[i] = 0;
+    }
+    mf_weights_init_rows(model, unit_index, seed, 0, unit->rows, master);
 }

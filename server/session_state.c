@@ -3,7 +3,9 @@
 #include <stdlib.h>
 
 #include "runtime/checkpoint.h"
+#include "runtime/host/pool.h"
 #include "runtime/weights.h"
+#include "server/machine.h"
 #include "server/session_internal.h"
 
 struct exchange {
@@ -98,6 +100,49 @@ enum mf_status mf_session_state_load(struct mf_session *session, const char *fol
     return MF_STATUS_OK;
 }
 
+/* ---- random weights ---- */
+
+#define INIT_ELEMENTS (1ll << 20) /* of one item of the pool: about 15 ms */
+
+struct init {
+    const struct mf_model *model;
+    int32_t unit;
+    uint64_t seed;
+    int64_t rows; /* of an item */
+    float *master;
+};
+
+static void init_item(const void *argument, int64_t item, int32_t worker)
+{
+    const struct init *init = argument;
+    int64_t rows = init->model->units[init->unit].rows;
+    int64_t first = item * init->rows;
+    int64_t end = first + init->rows < rows ? first + init->rows : rows;
+    (void)worker;
+    mf_weights_init_rows(init->model, init->unit, init->seed, first, end, init->master);
+}
+
+static enum mf_status init_units(struct exchange *exchange, struct mf_host_pool *pool)
+{
+    const struct mf_model *model = &exchange->session->spec.model;
+    enum mf_status status = MF_STATUS_OK;
+    for (int32_t i = 0; i < model->unit_count && status == MF_STATUS_OK; i++) {
+        const struct mf_unit *unit = &model->units[i];
+        if (unit->owner != i) {
+            continue;
+        }
+        int64_t rows = INIT_ELEMENTS / unit->columns + 1;
+        struct mf_checkpoint_unit arrays = {.master =
+                                                calloc((size_t)unit->elements, sizeof(float))};
+        MF_ASSERT(arrays.master != NULL);
+        const struct init init = {model, i, exchange->session->spec.seed, rows, arrays.master};
+        mf_host_pool_run(pool, (unit->rows + rows - 1) / rows, init_item, &init);
+        status = write_unit(exchange, i, &arrays);
+        free(arrays.master);
+    }
+    return status;
+}
+
 enum mf_status mf_session_state_init(struct mf_session *session)
 {
     const struct mf_model *model = &session->spec.model;
@@ -105,18 +150,11 @@ enum mf_status mf_session_state_init(struct mf_session *session)
         struct exchange exchange = {.session = session, .what = "loading weights"};
         return mf_checkpoint_load_weights(model, session->spec.folder, write_unit, &exchange);
     }
-    enum mf_status status = MF_STATUS_OK;
     struct exchange exchange = {.session = session, .what = "initialising weights"};
-    for (int32_t i = 0; i < model->unit_count && status == MF_STATUS_OK; i++) {
-        if (model->units[i].owner != i) {
-            continue;
-        }
-        struct mf_checkpoint_unit arrays = {
-            .master = calloc((size_t)model->units[i].elements, sizeof(float))};
-        MF_ASSERT(arrays.master != NULL);
-        mf_weights_init_unit(model, i, session->spec.seed, arrays.master);
-        status = write_unit(&exchange, i, &arrays);
-        free(arrays.master);
-    }
-    return status;
+    struct mf_host_pool *pool = NULL;
+    MF_TRY(mf_host_pool_open("init", mf_machine_cores(), NULL, &pool));
+    enum mf_status status = init_units(&exchange, pool);
+    struct mf_error error = *mf_status_error();
+    mf_host_pool_close(pool);
+    return status == MF_STATUS_OK ? status : mf_status_restore(&error);
 }

@@ -526,6 +526,30 @@ static float *init_unit(const struct mf_model *model, int32_t unit, uint64_t see
     return master;
 }
 
+/* Rows drawn by several callers are those of one. */
+static void test_init_rows(void **state)
+{
+    (void)state;
+    struct mf_model model = load_model(fixture("gpt2"), "config.json", PANEL_BYTES);
+    for (int32_t u = 0; u < model.unit_count; u++) {
+        const struct mf_unit *unit = &model.units[u];
+        if (unit->owner != u) {
+            continue;
+        }
+        float *whole = init_unit(&model, u, 42);
+        float *parts = calloc((size_t)unit->elements, sizeof(float));
+        assert_non_null(parts);
+        for (int64_t first = unit->rows / 5 * 5; first >= 0; first -= 5) {
+            int64_t end = first + 5 < unit->rows ? first + 5 : unit->rows;
+            mf_weights_init_rows(&model, u, 42, first, end, parts);
+        }
+        assert_memory_equal(whole, parts, (size_t)unit->elements * sizeof(float));
+        free(whole);
+        free(parts);
+    }
+    mf_model_reset(&model);
+}
+
 /* Normal, of the deviation asked for, bf16 values, whatever the panels are. */
 static void test_init(void **state)
 {
@@ -581,7 +605,7 @@ int main(void)
         cmocka_unit_test(test_failed_save),   cmocka_unit_test(test_variants),
         cmocka_unit_test(test_half),          cmocka_unit_test(test_tied),
         cmocka_unit_test(test_refused),       cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_init),
+        cmocka_unit_test(test_init),          cmocka_unit_test(test_init_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
