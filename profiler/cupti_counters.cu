@@ -307,6 +307,7 @@ enum mf_status mf_cupti_counters_count(int index, mf_cupti_work work, void *cont
     CUpti_Profiler_Initialize_Params initialize = {CUpti_Profiler_Initialize_Params_STRUCT_SIZE};
     CUpti_Profiler_DeInitialize_Params end = {CUpti_Profiler_DeInitialize_Params_STRUCT_SIZE};
     MF_TRY(load());
+    mf_cupti_library_load_counters();
     MF_TRY(check(cupti.cuptiProfilerInitialize(&initialize), "profiler"));
     enum mf_status status = MF_STATUS_OK;
     for (int i = 0; i < GROUPS && status == MF_STATUS_OK; i++) {

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *folder = ""; /* where CUPTI was found; "" = by the system */
+
 static void *open_library(void)
 {
     static const char *const folders[] = {"", "/usr/local/cuda/lib64/",
@@ -17,6 +19,7 @@ static void *open_library(void)
         (void)snprintf(path, sizeof(path), "%slibcupti.so.%d", folders[i],
                        CUPTI_API_VERSION / 10000);
         library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        folder = folders[i];
     }
     return library;
 }
@@ -38,4 +41,14 @@ enum mf_status mf_cupti_library_load(const struct mf_cupti_library_function *fun
         memcpy(functions[i].to, &function, sizeof(function)); /* no cast from data to function */
     }
     return MF_STATUS_OK;
+}
+
+void mf_cupti_library_load_counters(void)
+{
+    static const char *const names[] = {"libnvperf_host.so", "libnvperf_target.so"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && folder[0] != '\0'; i++) {
+        char path[128];
+        (void)snprintf(path, sizeof(path), "%s%s", folder, names[i]);
+        (void)dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    }
 }

@@ -19,5 +19,8 @@ struct mf_cupti_library_function {
 /* Looks all of them up in the CUPTI of the toolkit's version that this was built with. */
 enum mf_status mf_cupti_library_load(const struct mf_cupti_library_function *functions,
                                      size_t count) MF_MUST_USE;
+/* Before counters are used: the libraries that CUPTI looks for by their names alone, from where it
+ * lies itself. What is not there is CUPTI's to complain about. */
+void mf_cupti_library_load_counters(void);
 
 #endif

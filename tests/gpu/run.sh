@@ -1,16 +1,18 @@
 #!/bin/bash
 # Runs the GPU tests of a bundle (scripts/bundle DIR --tests) on this machine:
-#   tests/gpu/run.sh DIR [fast|all|cudnn|sanitize]
+#   tests/gpu/run.sh DIR [fast|all|cudnn|jitter|counters|strategies|sanitize]
 # fast: kernels and device; all: also the reference fixtures and random plans; cudnn: attention by
-# cuDNN alone; sanitize: kernels and device under compute-sanitizer's memcheck, kernels under
-# racecheck. CUDA's libraries are looked for in the toolkit's folder and in PyTorch's. Exit code 0
-# when everything passed.
+# cuDNN alone; jitter: each lane late alone; counters: bytes over the link by the GPU's counters;
+# strategies: a model of several times the cap's size with every strategy, through the daemon (more
+# arguments are those of tests/gpu/strategies.py); sanitize: kernels and device under
+# compute-sanitizer's memcheck, kernels under racecheck. CUDA's libraries are looked for in the
+# toolkit's folder and in PyTorch's. Exit code 0 when everything passed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 bundle=$(realpath "${1:?a bundle}")
 what=${2:-all}
 
-libraries=$bundle/lib:/usr/local/cuda/lib64
+libraries=$bundle/lib:/usr/local/cuda/lib64:/usr/local/cuda/extras/CUPTI/lib64
 wheels=$(python3 -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null)
 for folder in "$wheels"/*/lib; do
     [ -d "$folder" ] && libraries+=:$folder
@@ -72,6 +74,18 @@ sanitize)
     ;;
 cudnn)
     cudnn
+    ;;
+jitter)
+    MEMFERRY_TEST_DEVICE=cuda run cuda_jitter "$bundle/tests/exact_plans" 'delays*'
+    ;;
+counters)
+    run counters "$bundle/tests/bench-counters" ${OUT:+--json "$OUT/counters.json"}
+    cat "${OUT:-/tmp}/counters.log"
+    ;;
+strategies)
+    LIMIT=600 run strategies python3 tests/gpu/strategies.py --bin "$bundle/bin" "${@:3}"
+    grep '^[|]' "${OUT:-/tmp}/strategies.log"
+    grep 'training state' "${OUT:-/tmp}/strategies.log"
     ;;
 *)
     run cuda_device "$bundle/tests/gpu_cuda_device"
