@@ -1,6 +1,6 @@
 """The machine under the rows: packages, compiler, processes with limits, memory as the system sees
-it. Every process started here runs in a group of its own and is killed with all its children when
-its time or the host's memory is used up."""
+it. Every process started here runs in a session of its own and is killed with all its children
+when its time or the host's memory is used up."""
 import importlib.util
 import json
 import os
@@ -105,28 +105,41 @@ def memory_used():
     return values["MemTotal"] - values["MemAvailable"], values["MemTotal"]
 
 
-def group_bytes(group):
-    """Resident bytes of all processes of a group; shared pages count in each."""
-    total = 0
+def members(session):
+    """The living processes of a session. Not of a process group: ninja gives each compiler its
+    own."""
+    found = []
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if os.getpgid(int(entry.name)) == group:
-                    total += int((entry / "statm").read_text().split()[1]) * 4096
-            except (OSError, IndexError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
                 continue  # it has just ended
+            if int(fields[3]) == session and fields[0] not in "ZX":
+                found.append(int(entry.name))
+    return found
+
+
+def session_bytes(session):
+    """Resident bytes of all processes of a session; shared pages count in each."""
+    total = 0
+    for process in members(session):
+        try:
+            total += int(pathlib.Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
+        except (OSError, IndexError):
+            continue
     return total
 
 
 class Watch(threading.Thread):
-    """Highest memory of the machine and of a process group since start, less what was used then.
-    Kills the group when the host's memory runs out: `full` says how much that was. Without a limit
+    """Highest memory of the machine and of a session since start, less what was used then. Kills
+    the session when the host's memory runs out: `full` says how much that was. Without a limit
     in bytes it must have run out for a second: some machines' memory grows as it is used."""
     PERIOD, PATIENCE = 0.1, 10
 
-    def __init__(self, group, host_bytes):
+    def __init__(self, session, host_bytes):
         super().__init__(daemon=True)
-        self.group, self.host_bytes = group, host_bytes
+        self.session, self.host_bytes = session, host_bytes
         self.ended, self.full = threading.Event(), 0
         self.nvml = Nvml()
         self.host_before, self.gpu_before = memory_used()[0], self.nvml.used()
@@ -141,12 +154,12 @@ class Watch(threading.Thread):
             if self.gpu_before is not None:
                 self.gpu = max(self.gpu, self.nvml.used())
             if count % 10 == 0:
-                self.resident = max(self.resident, group_bytes(self.group))
+                self.resident = max(self.resident, session_bytes(self.session))
             count += 1
             over = over + 1 if used > (self.host_bytes or total * HOST_SHARE) else 0
             if over >= (1 if self.host_bytes else self.PATIENCE) and not self.full:
                 self.full = used
-                kill_group(self.group)
+                kill_session(self.session)
 
     def finish(self):
         self.ended.set()
@@ -157,11 +170,17 @@ class Watch(threading.Thread):
         return result
 
 
-def kill_group(group):
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+def kill_session(session, seconds=30):
+    """Kills what start() made and all its children, also those that are born meanwhile, and waits
+    until they are gone: only then is their memory free for the next row."""
+    end = time.monotonic() + seconds
+    while (processes := members(session)) and time.monotonic() < end:
+        for process in processes:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.02)
 
 
 def start(command, log, variables):
@@ -182,7 +201,7 @@ def run(command, log_path, variables, seconds, host_bytes):
         except subprocess.TimeoutExpired:
             reason = f"killed after {seconds:.0f} s"
         finally:
-            kill_group(process.pid)
+            kill_session(process.pid)
             process.wait()
             memory = watch.finish()
         if watch.full:
@@ -217,9 +236,8 @@ def allocator(variables):
     here: expandable segments do in some versions only."""
     setting = "expandable_segments:True"
     trial = dict(variables, PYTORCH_CUDA_ALLOC_CONF=setting, PYTORCH_ALLOC_CONF=setting)
-    code = subprocess.run([sys.executable, "-c", ALLOCATOR_TEST], env=trial, timeout=120,
-                          stderr=subprocess.DEVNULL).returncode
-    if code != 0:
+    reason, _ = run([sys.executable, "-c", ALLOCATOR_TEST], os.devnull, trial, 120, 0)
+    if reason:
         return "default"
     variables.update(PYTORCH_CUDA_ALLOC_CONF=setting, PYTORCH_ALLOC_CONF=setting)
     return setting
@@ -228,6 +246,8 @@ def allocator(variables):
 def build_cpu_adam(folder, variables, seconds=240):
     """Compiles DeepSpeed's CPUAdam before anything is timed. Returns "" or why it failed."""
     log = folder / "cpu_adam.log"
+    for lock in (folder / "extensions").glob("*/lock"):
+        lock.unlink()  # PyTorch waits for ever for a build that was killed
     code = ("import torch; from deepspeed.ops.adam import DeepSpeedCPUAdam;"
             "DeepSpeedCPUAdam([torch.nn.Parameter(torch.zeros(64))])")
     reason, _ = run([sys.executable, "-c", code], log, variables, seconds, 0)

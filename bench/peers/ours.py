@@ -18,7 +18,7 @@ def programs(folder):
 
 
 class Daemon:
-    """memferryd in a process group of its own. The store, so measured costs, stays from row to row
+    """memferryd in a session of its own. The store, so measured costs, stays from row to row
     in `home`; the daemon is killed at the end, so a job writes no checkpoint of gigabytes."""
 
     def __init__(self, settings, log):
@@ -57,7 +57,7 @@ class Daemon:
         return json.loads(done.stdout), ""
 
     def close(self):
-        machine.kill_group(self.process.pid)
+        machine.kill_session(self.process.pid)
         self.process.wait()
         return self.watch.finish()
 
@@ -133,7 +133,7 @@ def follow(daemon, path, output, steps, seconds, log):
         if reason:
             break
         time.sleep(0.1)
-    machine.kill_group(job.pid)
+    machine.kill_session(job.pid)
     job.wait()
     return read_metrics(output)[:steps], reason
 
