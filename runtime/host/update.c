@@ -14,6 +14,42 @@
  * arrays, so that many threads share even a small panel evenly. */
 #define UPDATE_WORK 4
 
+/* Copies past the caches: what is written here is not read again in this step. An ordinary store
+ * would first read the line it overwrites. settle() makes such stores visible to others. */
+#ifdef __SSE2__
+static void stream_out(void *to, const void *from, size_t bytes)
+{
+    unsigned char *out = to;
+    const unsigned char *in = from;
+    size_t head = (16 - ((uintptr_t)out & 15)) & 15;
+    head = head < bytes ? head : bytes;
+    memcpy(out, in, head);
+    size_t at = head;
+    for (; at + 16 <= bytes; at += 16) {
+        _mm_stream_si128((__m128i *)(void *)(out + at),
+                         _mm_loadu_si128((const __m128i *)(const void *)(in + at)));
+    }
+    memcpy(out + at, in + at, bytes - at);
+}
+
+static void settle(void)
+{
+    _mm_sfence();
+}
+#else
+static void stream_out(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+
+static void settle(void)
+{
+}
+#endif
+
+/* Elements whose results wait in the first cache before they are streamed out. */
+#define GRAIN 1024
+
 MF_HOST_INLINE void accumulate_body(const uint16_t *restrict from, float *restrict sum, bool first,
                                     int64_t count)
 {
@@ -33,9 +69,19 @@ MF_HOST_SIMD(accumulate, (const uint16_t *from, float *sum, bool first, int64_t 
 static void accumulate_range(const void *argument, int64_t first, int64_t end)
 {
     const struct mf_kernel_call *call = argument;
-    accumulate((const uint16_t *)call->operands[0].pointer + first,
-               (float *)call->operands[1].pointer + first,
-               (call->shape.flags & MF_SHAPE_FIRST_MICRO) != 0, end - first);
+    const uint16_t *from = call->operands[0].pointer;
+    float *sum = call->operands[1].pointer;
+    if ((call->shape.flags & MF_SHAPE_FIRST_MICRO) == 0) {
+        accumulate(from + first, sum + first, false, end - first);
+        return;
+    }
+    for (int64_t start = first; start < end; start += GRAIN) {
+        int64_t count = end - start < GRAIN ? end - start : GRAIN;
+        float wide[GRAIN];
+        accumulate(from + start, wide, true, count);
+        stream_out(sum + start, wide, (size_t)count * sizeof(*wide));
+    }
+    settle();
 }
 
 enum mf_status mf_host_update_accumulate(struct mf_host_context *context,
@@ -221,39 +267,6 @@ struct adamw_job {
     struct mf_adamw_scalars scalars;
 };
 
-/* Copies past the caches: what is written here is not read again in this step. An ordinary store
- * would first read the line it overwrites. settle() makes such stores visible to others. */
-#ifdef __SSE2__
-static void stream_out(void *to, const void *from, size_t bytes)
-{
-    unsigned char *out = to;
-    const unsigned char *in = from;
-    size_t head = (16 - ((uintptr_t)out & 15)) & 15;
-    head = head < bytes ? head : bytes;
-    memcpy(out, in, head);
-    size_t at = head;
-    for (; at + 16 <= bytes; at += 16) {
-        _mm_stream_si128((__m128i *)(void *)(out + at),
-                         _mm_loadu_si128((const __m128i *)(const void *)(in + at)));
-    }
-    memcpy(out + at, in + at, bytes - at);
-}
-
-static void settle(void)
-{
-    _mm_sfence();
-}
-#else
-static void stream_out(void *to, const void *from, size_t bytes)
-{
-    memcpy(to, from, bytes);
-}
-
-static void settle(void)
-{
-}
-#endif
-
 static struct adamw_arrays arrays_at(const struct mf_operand *state,
                                      const struct mf_operand *weight, int64_t n, int64_t start)
 {
@@ -274,19 +287,17 @@ static void adamw(const struct adamw_job *job, float decay, int64_t start,
     }
 }
 
-/* Elements of an update with other places for its results, which wait in the first cache. */
-#define ADAMW_GRAIN 1024
-
+/* The results have places of their own. */
 static void adamw_apart(const struct adamw_job *job, float decay, int64_t start, int64_t count)
 {
     const struct mf_operand *operands = job->call->operands;
     int64_t n = job->call->shape.n;
     struct adamw_arrays from = arrays_at(&operands[1], &operands[2], n, start);
     struct adamw_arrays to = arrays_at(&operands[4], &operands[5], n, start);
-    float m[ADAMW_GRAIN];
-    float v[ADAMW_GRAIN];
-    int16_t rest[ADAMW_GRAIN];
-    uint16_t weight[ADAMW_GRAIN];
+    float m[GRAIN];
+    float v[GRAIN];
+    int16_t rest[GRAIN];
+    uint16_t weight[GRAIN];
     size_t wide = (size_t)count * sizeof(float);
     size_t narrow = (size_t)count * sizeof(uint16_t);
     memcpy(m, from.m, wide);
@@ -311,8 +322,8 @@ static void adamw_segment(const struct adamw_job *job, bool decayed, int64_t fir
         adamw(job, decay, first, &arrays, end - first);
         return;
     }
-    for (int64_t start = first; start < end; start += ADAMW_GRAIN) {
-        adamw_apart(job, decay, start, end - start < ADAMW_GRAIN ? end - start : ADAMW_GRAIN);
+    for (int64_t start = first; start < end; start += GRAIN) {
+        adamw_apart(job, decay, start, end - start < GRAIN ? end - start : GRAIN);
     }
     settle();
 }
