@@ -28,6 +28,7 @@ enum mf_status mf_command_ask_measure(struct mf_command_context *context,
     request.again = again;
     request.counters = counters;
     *out = NULL;
+    MF_TRY(mf_command_model_fixed(model));
     MF_TRY(mf_command_channel(context, &channel));
     MF_TRY(mf_library_call_open(channel, &memferry__v1__profile_service__descriptor, "Measure",
                                 &request.base, &stream));
@@ -71,6 +72,8 @@ enum mf_status mf_command_ask_plan(struct mf_command_context *context,
     request.constraints = &model->constraints;
     request.effort = effort;
     request.hardware = model->hardware;
+    request.batch = model->batch;
+    request.tune_micro_batch = model->tune_micro_batch;
     MF_TRY(mf_command_call(context, &memferry__v1__plan_service__descriptor, "GetPlan",
                            &request.base, MF_LIBRARY_CALL_NO_LIMIT_MS, (ProtobufCMessage **)out));
     if ((*out)->plan == NULL) {
@@ -87,7 +90,8 @@ enum mf_status mf_command_ask_best_plan(struct mf_command_context *context,
 {
     Memferry__V1__Effort effort = model->effort;
     if (effort == MEMFERRY__V1__EFFORT__EFFORT_CACHED ||
-        effort == MEMFERRY__V1__EFFORT__EFFORT_ESTIMATE || model->hardware[0] != '\0') {
+        effort == MEMFERRY__V1__EFFORT__EFFORT_ESTIMATE || model->hardware[0] != '\0' ||
+        model->tune_micro_batch) {
         return mf_command_ask_plan(context, model, effort, out);
     }
     enum mf_status status =

@@ -22,14 +22,22 @@ enum {
     KEY_EFFORT,
     KEY_PIN,
     KEY_NO_CLIP,
-    KEY_HARDWARE
+    KEY_HARDWARE,
+    KEY_BATCH
 };
 
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Workload:", 10},
-    {"micro-batch", KEY_MICRO_BATCH, "N", 0, "Sequences in one forward and backward (1)", 0},
+    {"micro-batch", KEY_MICRO_BATCH, "N|auto", 0,
+     "Sequences in one forward and backward (1); auto tries several and takes the one with the "
+     "most "
+     "tokens a second: those that divide --batch, else powers of two up to 64",
+     0},
     {"seq-len", KEY_SEQ_LEN, "N", 0, "Tokens in one sequence (the model's limit, at most 1024)", 0},
     {"accumulation", KEY_ACCUMULATION, "N", 0, "Micro-batches in one optimizer step (1)", 0},
+    {"batch", KEY_BATCH, "N", 0,
+     "Sequences in one optimizer step, instead of --accumulation: a multiple of the micro-batch",
+     0},
     {"no-clip", KEY_NO_CLIP, NULL, 0, "The update need not wait for the gradient's norm", 0},
     {NULL, 0, NULL, 0, "Budget:", 20},
     {"device-memory", KEY_DEVICE_MEMORY, "SIZE", 0, "As 8GiB, 512MiB (all there is)", 0},
@@ -134,12 +142,40 @@ static enum mf_status read_hardware(struct mf_command_model *model, const char *
     return MF_STATUS_OK;
 }
 
+/* What --batch means for a micro-batch that is known. */
+static void finish_batch(struct mf_command_model *model, struct argp_state *state)
+{
+    Memferry__V1__Workload *work = &model->workload;
+    int32_t micro_batch = work->micro_batch > 0 ? work->micro_batch : 1;
+    if ((model->batch > 0 || model->tune_micro_batch) && work->accumulation > 0) {
+        argp_error(state, "--accumulation follows from --batch and --micro-batch: leave it away");
+    }
+    if (model->batch == 0 || model->tune_micro_batch) {
+        return;
+    }
+    if (model->batch % micro_batch != 0) {
+        argp_error(state, "--batch %d is no multiple of the micro-batch, %d", model->batch,
+                   micro_batch);
+    }
+    work->accumulation = model->batch / micro_batch;
+    model->batch = 0;
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct mf_command_model *model = state->input;
     switch (key) {
     case KEY_MICRO_BATCH:
-        model->workload.micro_batch = parse_count(state, "micro-batch", text, MF_MICRO_BATCH_MAX);
+        model->tune_micro_batch = strcmp(text, "auto") == 0;
+        model->workload.micro_batch =
+            model->tune_micro_batch ? 0
+                                    : parse_count(state, "micro-batch", text, MF_MICRO_BATCH_MAX);
+        return 0;
+    case KEY_BATCH:
+        model->batch = parse_count(state, "batch", text, MF_MICRO_BATCH_MAX);
+        return 0;
+    case ARGP_KEY_END:
+        finish_batch(model, state);
         return 0;
     case KEY_SEQ_LEN:
         model->workload.seq_len = parse_count(state, "seq-len", text, MF_SEQ_LEN_MAX);
@@ -201,6 +237,15 @@ void mf_command_model_init(struct mf_command_model *model)
 void mf_command_model_reset(struct mf_command_model *model)
 {
     mf_arena_reset(&model->arena);
+}
+
+enum mf_status mf_command_model_fixed(const struct mf_command_model *model)
+{
+    return !model->tune_micro_batch
+               ? MF_STATUS_OK
+               : mf_status_set(MF_STATUS_INVALID,
+                               "--micro-batch auto is for plan, compare and estimate: kernels are "
+                               "measured for one micro-batch, so give a number");
 }
 
 /* "forward:stream" into `pin`. */

@@ -24,7 +24,9 @@ struct mf_command_model {
     Memferry__V1__Constraints constraints;
     Memferry__V1__Effort effort; /* UNSPECIFIED = not said */
     bool strategy_given;
-    char *hardware; /* name or text of a description, "" = the daemon's own */
+    int32_t batch;         /* sequences in a step; 0 = micro-batch and accumulation say */
+    bool tune_micro_batch; /* --micro-batch auto */
+    char *hardware;        /* name or text of a description, "" = the daemon's own */
     Memferry__V1__Pin *pins[MF_COMMAND_MODEL_PINS_MAX];
 };
 
@@ -36,6 +38,8 @@ void mf_command_model_reset(struct mf_command_model *model);
 /* `text`: a folder, a config.json or the name of a preset. */
 enum mf_status mf_command_model_resolve(struct mf_command_model *model,
                                         const char *text) MF_MUST_USE;
+/* MF_STATUS_INVALID for --micro-batch auto where one workload is needed. */
+enum mf_status mf_command_model_fixed(const struct mf_command_model *model) MF_MUST_USE;
 /* "PATTERN=forward:stream,backward:late"; adds to the constraints. */
 enum mf_status mf_command_model_pin(struct mf_command_model *model, const char *text) MF_MUST_USE;
 

@@ -44,6 +44,7 @@ static enum mf_status show_profile(struct mf_command_context *context, const cha
 {
     Memferry__V1__GetProfileRequest request = MEMFERRY__V1__GET_PROFILE_REQUEST__INIT;
     Memferry__V1__GetProfileResponse *answer = NULL;
+    MF_TRY(mf_command_model_fixed(&options->model));
     MF_TRY(mf_command_model_resolve(&options->model, name));
     request.model = &options->model.model;
     request.workload = &options->model.workload;

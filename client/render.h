@@ -84,6 +84,9 @@ int mf_render_layers_number(const char *name);
  * unless `all`. */
 void mf_render_plan(const struct mf_render *render, const Memferry__V1__Plan *plan,
                     const Memferry__V1__GetPlanResponse *got, bool all);
+/* What `--micro-batch auto` tried. */
+void mf_render_plan_trials(const struct mf_render *render,
+                           const Memferry__V1__GetPlanResponse *got);
 void mf_render_plan_summary(const struct mf_render *render, const Memferry__V1__Plan *plan,
                             const Memferry__V1__GetPlanResponse *got);
 /* The unit table, render_units.c. */

@@ -192,3 +192,35 @@ void mf_render_plan(const struct mf_render *render, const Memferry__V1__Plan *pl
         memory_table(render, plan->prediction);
     }
 }
+
+void mf_render_plan_trials(const struct mf_render *render, const Memferry__V1__GetPlanResponse *got)
+{
+    static const struct mf_table_column columns[] = {
+        {"micro-batch", MF_TABLE_RIGHT}, {"accumulation", MF_TABLE_RIGHT}, {"step", MF_TABLE_RIGHT},
+        {"tokens/s", MF_TABLE_RIGHT},    {"device", MF_TABLE_RIGHT},       {"host", MF_TABLE_RIGHT},
+        {"costs", MF_TABLE_LEFT},        {"plan", MF_TABLE_LEFT}};
+    struct mf_table table;
+    char text[MF_FORMAT_MAX];
+    mf_table_init(&table, columns, sizeof(columns) / sizeof(columns[0]));
+    for (size_t i = 0; i < got->n_trials; i++) {
+        const Memferry__V1__Trial *row = got->trials[i];
+        mf_table_cell(&table, "%d", row->micro_batch);
+        mf_table_cell(&table, "%d", row->accumulation);
+        if (row->step_ns <= 0) {
+            for (int k = 0; k < 4; k++) {
+                mf_table_cell(&table, "%s", k == 0 ? "-" : "");
+            }
+            mf_table_cell(&table, "%s", "");
+            mf_table_cell(&table, "%s", row->why);
+            continue;
+        }
+        mf_table_cell(&table, "%s", mf_format_ns(row->step_ns, text));
+        mf_table_cell(&table, "%.*f", row->tokens_per_second < 100 ? 2 : 0, row->tokens_per_second);
+        mf_table_cell(&table, "%s", mf_format_bytes(row->device_peak_bytes, text));
+        mf_table_cell(&table, "%s", mf_format_bytes(row->host_peak_bytes, text));
+        mf_table_cell(&table, "%s", row->measured ? "measured" : "estimated");
+        mf_table_cell(&table, "%.12s%s", row->plan_id, row->chosen ? " (chosen)" : "");
+    }
+    mf_render_table(render, &table, "");
+    mf_table_reset(&table);
+}

@@ -9,9 +9,11 @@
 #include "server/convert.h"
 #include "server/plan_cache.h"
 #include "server/service_explain.h"
+#include "server/service_plan_file.h"
 #include "server/service_table.h"
 #include "server/timeline.h"
 #include "server/tune.h"
+#include "server/tune_batch.h"
 #include "server/tune_machine.h"
 
 #define AGE_BYTES_MAX 16 /* of a message that has only an age */
@@ -23,6 +25,39 @@ static bool call_cancelled(void *context)
 
 /* ---- GetPlan ---- */
 
+/* `batch` and `tune_micro_batch` say what the workload then must not. */
+static enum mf_status read_batch(const Memferry__V1__GetPlanRequest *message,
+                                 struct mf_workload *workload)
+{
+    static const Memferry__V1__Workload none = MEMFERRY__V1__WORKLOAD__INIT;
+    const Memferry__V1__Workload *said = message->workload != NULL ? message->workload : &none;
+    if (message->batch < 0 || message->batch > MF_MICRO_BATCH_MAX) {
+        return mf_status_set(MF_STATUS_INVALID, "batch: 1 to %d, or 0, found %d",
+                             MF_MICRO_BATCH_MAX, message->batch);
+    }
+    if (message->tune_micro_batch && said->micro_batch != 0) {
+        return mf_status_set(MF_STATUS_INVALID,
+                             "tune_micro_batch: workload.micro_batch is %d, so there is nothing to "
+                             "tune: leave one away",
+                             said->micro_batch);
+    }
+    if ((message->tune_micro_batch || message->batch > 0) && said->accumulation != 0) {
+        return mf_status_set(MF_STATUS_INVALID,
+                             "workload.accumulation follows from batch and micro-batch: leave it "
+                             "away, found %d",
+                             said->accumulation);
+    }
+    if (message->batch == 0 || message->tune_micro_batch) {
+        return MF_STATUS_OK;
+    }
+    if (message->batch % workload->micro_batch != 0) {
+        return mf_status_set(MF_STATUS_INVALID, "batch: %d is no multiple of the micro-batch, %d",
+                             message->batch, workload->micro_batch);
+    }
+    workload->accumulation = message->batch / workload->micro_batch;
+    return mf_workload_validate(workload);
+}
+
 static enum mf_status make_plan(struct mf_service *service, struct mf_rpc_call *call,
                                 const Memferry__V1__GetPlanRequest *message,
                                 const struct mf_model *model, struct mf_arena *arena,
@@ -33,6 +68,7 @@ static enum mf_status make_plan(struct mf_service *service, struct mf_rpc_call *
     struct mf_hardware hardware;
     struct mf_pin *pins = NULL;
     MF_TRY(mf_convert_workload(message->workload, model, &request.workload));
+    MF_TRY(read_batch(message, &request.workload));
     MF_TRY(mf_convert_constraints(message->constraints, arena, &request.constraints,
                                   &request.strategy, &pins, &request.pin_count));
     MF_TRY(mf_convert_effort(message->effort, &request.effort));
@@ -43,7 +79,9 @@ static enum mf_status make_plan(struct mf_service *service, struct mf_rpc_call *
         request.effort = MF_EFFORT_ESTIMATE;
     }
     request.pins = pins;
-    MF_TRY(mf_tune_plan(service, &request, &result));
+    MF_TRY(message->tune_micro_batch ? mf_tune_batch_plan(service, &request, message->batch, arena,
+                                                          &result, &out->trials, &out->n_trials)
+                                     : mf_tune_plan(service, &request, &result));
     enum mf_status status = mf_convert_plan(service, &result.plan, model, arena, &out->plan);
     out->how = mf_arena_string(arena, result.how);
     out->age_seconds = result.age_s;
@@ -330,6 +368,12 @@ void mf_service_plan_add(struct mf_service *service, struct mf_rpc_server *serve
         {.path = "/memferry.v1.PlanService/GetTimeline",
          .request = &memferry__v1__get_timeline_request__descriptor,
          .answer = mf_timeline_answer},
+        {.path = "/memferry.v1.PlanService/ExportPlan",
+         .request = &memferry__v1__export_plan_request__descriptor,
+         .answer = mf_service_plan_file_export},
+        {.path = "/memferry.v1.PlanService/ImportPlan",
+         .request = &memferry__v1__import_plan_request__descriptor,
+         .answer = mf_service_plan_file_import},
         {.path = "/memferry.v1.PlanService/ListModels",
          .request = &memferry__v1__list_models_request__descriptor,
          .answer = list_models},

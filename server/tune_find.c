@@ -20,6 +20,9 @@ static enum mf_status model_from_list(const json_t *config, struct mf_model *out
         int bias = 0;
         good = json_unpack(json_array_get(list, i), "[s, i, I, I, b]", &name, &shapes[i].block,
                            &rows, &columns, &bias) == 0;
+        good = good && strlen(name) > 0 && strlen(name) < MF_NAME_MAX && rows >= 1 &&
+               rows <= MF_DIMENSION_MAX && columns >= 1 && columns <= MF_DIMENSION_MAX &&
+               shapes[i].block >= 0 && shapes[i].block < MF_BLOCKS_MAX;
         shapes[i].name = name;
         shapes[i].rows = rows;
         shapes[i].columns = columns;
@@ -30,6 +33,20 @@ static enum mf_status model_from_list(const json_t *config, struct mf_model *out
              : mf_status_set(MF_STATUS_CORRUPT, "the stored list of units is damaged");
     free(shapes);
     return status;
+}
+
+enum mf_status mf_tune_find_build(const char *family, const char *name, json_t *config,
+                                  struct mf_model *out)
+{
+    *out = (struct mf_model){0};
+    if (strcmp(family, "units") != 0) {
+        return mf_model_from_config(config, name, 0, out);
+    }
+    MF_TRY(model_from_list(config, out));
+    if (out->config == NULL) {
+        out->config = json_incref(config);
+    }
+    return MF_STATUS_OK;
 }
 
 enum mf_status mf_tune_find_model(struct mf_service *service, const struct mf_plan *plan,
@@ -48,9 +65,7 @@ enum mf_status mf_tune_find_model(struct mf_service *service, const struct mf_pl
         goto end;
     }
     MF_TRY_GOTO(mf_json_parse(record.config, strlen(record.config), "stored model", &config), end);
-    status = strcmp(record.family, "units") == 0
-                 ? model_from_list(config, out)
-                 : mf_model_from_config(config, record.name, 0, out);
+    status = mf_tune_find_build(record.family, record.name, config, out);
     json_decref(config);
     if (status == MF_STATUS_OK && strcmp(out->fingerprint, plan->model_fingerprint) != 0) {
         mf_model_reset(out);

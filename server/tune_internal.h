@@ -33,6 +33,10 @@ struct mf_tune_miss {
 void mf_tune_miss_explain(struct mf_service *service, const struct mf_tune_miss *miss,
                           char out[static MF_TUNE_MISS_MAX]);
 
+/* The model of a family, or of a list of units ("units"), from its stored config. tune_find.c. */
+enum mf_status mf_tune_find_build(const char *family, const char *name, json_t *config,
+                                  struct mf_model *out) MF_MUST_USE;
+
 /* Seconds on a clock that never goes back. */
 double mf_tune_measure_clock(void);
 

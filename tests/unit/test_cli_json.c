@@ -28,7 +28,8 @@ static void test_round_trip(void **state)
         "\"constraints\":{\"device_memory_bytes\":1000,\"host_memory_bytes\":0,"
         "\"strategy\":\"zero_offload\",\"pins\":[{\"pattern\":\"*.q\",\"forward\":\"stream\","
         "\"backward\":\"late\",\"gradient\":\"unspecified\",\"optimizer\":\"gpu_stream\"}]},"
-        "\"effort\":\"measure\",\"hardware\":\"h200\"}";
+        "\"effort\":\"measure\",\"hardware\":\"h200\",\"batch\":0,"
+        "\"tune_micro_batch\":true}";
     struct mf_arena arena;
     ProtobufCMessage *message = NULL;
     mf_arena_init(&arena);
