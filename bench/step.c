@@ -8,7 +8,8 @@
  * strategies may be joined by commas. Weights are random; tokens are drawn from the vocabulary. The
  * first two steps are not counted. First it prints what lanes cost each other. Columns: predicted
  * and median measured step, its spread, the plan's bound, the compute lane's idle share (in one
- * traced step), the time the CPU needs to issue a step, planned and reserved device memory.
+ * traced step), the time the CPU needs to issue a step, planned and reserved device memory, tokens
+ * a second, deferred blocks and updates made again.
  */
 #include <argp.h>
 #include <jansson.h>
@@ -34,7 +35,9 @@ static struct {
     const char *device;
     const char *json;
     int steps;
-} options = {"cuda", NULL, 12};
+    const char *spans;
+    double clip_norm;
+} options = {"cuda", NULL, 12, NULL, 1e6};
 
 static const struct mf_device_interface *interface;
 static struct mf_device *device;
@@ -156,13 +159,64 @@ static int compare(const void *a, const void *b)
 
 struct outcome {
     double median_ms, spread_ms, stall, issue_ms;
+    int redone; /* steps whose speculation failed, of all */
 };
+
+/* Every task of the traced step beside its prediction, for a spreadsheet: microseconds. */
+static void write_spans(const struct mf_executor *executor, const struct mf_model *model,
+                        const char *point, const char *strategy)
+{
+    const struct mf_step *ran = mf_executor_graph(executor);
+    struct mf_step step = *ran;
+    size_t count = (size_t)ran->task_count;
+    struct mf_span *spans = calloc(count + 1, sizeof(*spans));
+    struct mf_simulation simulation;
+    char path[512];
+    snprintf(path, sizeof(path), "%s/%s-%s.csv", options.spans, point, strategy);
+    step.tasks = calloc(count + 1, sizeof(*step.tasks));
+    FILE *file = fopen(path, "w");
+    MF_ASSERT(spans != NULL && step.tasks != NULL);
+    if (file == NULL) {
+        fprintf(stderr, "bench-step: %s cannot be written\n", path);
+        exit(1);
+    }
+    memcpy(step.tasks, ran->tasks, count * sizeof(*step.tasks));
+    (void)mf_cost_fill(&hardware, &profile, &step);
+    mf_simulate(&step, &hardware.contention, &simulation, spans);
+    fprintf(file, "task,lane,kernel,phase,unit,panel,pending,speculative,expected,predicted_start,"
+                  "predicted_end,start,end,on_compute,on_h2d,on_d2h,on_cpu\n");
+    int64_t first = INT64_MAX;
+    struct mf_device_span found;
+    for (int32_t i = 0; i < step.task_count; i++) {
+        if (mf_executor_span(executor, i, &found)) {
+            first = found.start_ns < first ? found.start_ns : first;
+        }
+    }
+    for (int32_t i = 0; i < step.task_count; i++) {
+        const struct mf_task *task = &step.tasks[i];
+        bool there = mf_executor_span(executor, i, &found);
+        fprintf(file, "%d,%s,%s,%s,%s,%d,%d,%d,%.1f,%.1f,%.1f,%.1f,%.1f,%d,%d,%d,%d\n", i,
+                mf_kernel_lane_name(task->lane), mf_kernel_name(task->kernel),
+                mf_step_phase_name(task->phase),
+                task->unit >= 0 ? model->units[task->unit].name : "", task->panel, task->pending,
+                task->speculative, task->expected_ns * 1e-3, spans[i].start_ns * 1e-3,
+                spans[i].end_ns * 1e-3, there ? (double)(found.start_ns - first) * 1e-3 : -1.0,
+                there ? (double)(found.end_ns - first) * 1e-3 : -1.0, task->depends[0],
+                task->depends[1], task->depends[2], task->depends[3]);
+    }
+    fclose(file);
+    free(step.tasks);
+    free(spans);
+}
 
 static void run_steps(const struct mf_model *model, const struct mf_plan *plan,
                       struct mf_executor *executor, struct outcome *out)
 {
-    const struct mf_adam adam = {
-        .learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .clip_norm = 1};
+    const struct mf_adam adam = {.learning_rate = 1e-4,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.999,
+                                 .eps = 1e-8,
+                                 .clip_norm = options.clip_norm};
     double ms[STEPS_MAX];
     size_t ids = (size_t)(mf_workload_rows(&plan->workload) * plan->workload.accumulation);
     int32_t *tokens = malloc(ids * sizeof(int32_t));
@@ -176,6 +230,7 @@ static void run_steps(const struct mf_model *model, const struct mf_plan *plan,
         mf_executor_set_trace(executor, traced);
         must(mf_executor_run(executor, tokens, tokens, &adam, &update), "step");
         const struct mf_executor_timing *timing = mf_executor_timing(executor);
+        out->redone += update.redone;
         if (traced) {
             out->stall = timing->stall;
         } else if (step >= WARM) {
@@ -197,11 +252,12 @@ static void print(const char *point, const char *strategy, const struct mf_plan 
     double predicted_ms = prediction->step_ns * 1e-6;
     double error = predicted_ms / found->median_ms - 1;
     double tokens = (double)(mf_workload_rows(&plan->workload) * plan->workload.accumulation);
-    printf("%-34s %-12s %9.2f %9.2f %+6.1f%% %7.2f %9.2f %5.1f%% %7.2f %8.2f%s %9.0f\n", point,
-           strategy, predicted_ms, found->median_ms, 100 * error, found->spread_ms,
+    printf("%-34s %-12s %9.2f %9.2f %+6.1f%% %7.2f %9.2f %5.1f%% %7.2f %8.2f%s %9.0f %3d%s %d\n",
+           point, strategy, predicted_ms, found->median_ms, 100 * error, found->spread_ms,
            prediction->bound_ns * 1e-6, 100 * found->stall, found->issue_ms,
            (double)prediction->device_peak_bytes / 0x1p30,
-           reserved == prediction->device_peak_bytes ? "=" : "!", tokens / found->median_ms * 1e3);
+           reserved == prediction->device_peak_bytes ? "=" : "!", tokens / found->median_ms * 1e3,
+           plan->deferred_blocks, plan->speculate ? "+" : " ", found->redone);
     fflush(stdout);
     json_array_append_new(
         rows,
@@ -242,6 +298,9 @@ static void run_strategy(const char *point, const char *name, const struct mf_mo
     } else {
         init_weights(model, executor);
         run_steps(model, &plan, executor, &found);
+        if (options.spans != NULL) {
+            write_spans(executor, model, point, name);
+        }
         print(point, name, &plan, &found, interface->reserved_bytes(device));
         mf_executor_close(executor);
     }
@@ -290,6 +349,12 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case 'j':
         options.json = argument;
         return 0;
+    case 's':
+        options.spans = argument;
+        return 0;
+    case 'c':
+        options.clip_norm = strtod(argument, NULL);
+        return 0;
     case 'n':
         options.steps = (int)strtol(argument, NULL, 10);
         if (options.steps < 1 || options.steps > STEPS_MAX) {
@@ -310,6 +375,9 @@ int main(int argc, char **argv)
         {"device", 'd', "cuda|host", 0, "default cuda", 0},
         {"json", 'j', "FILE", 0, "write the table as JSON too", 0},
         {"steps", 'n', "N", 0, "counted steps of each point (default 12)", 0},
+        {"spans", 's', "DIR", 0, "write every task of a traced step, predicted and measured", 0},
+        {"clip", 'c', "NORM", 0, "clip by this norm (default 1e6: it is computed, nothing clipped)",
+         0},
         {0},
     };
     static const struct argp argp = {.options = flags,
@@ -320,9 +388,9 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &first);
     rows = json_array();
     open_device();
-    printf("%-34s %-12s %9s %9s %7s %7s %9s %6s %7s %9s %9s\n", "model:micro:seq:budget",
+    printf("%-34s %-12s %9s %9s %7s %7s %9s %6s %7s %9s %9s %s\n", "model:micro:seq:budget",
            "strategy", "plan ms", "step ms", "error", "+-", "bound", "idle", "issue", "GiB",
-           "tokens/s");
+           "tokens/s", "deferred (+ = speculates), redone");
     for (int i = first; i < argc; i++) {
         run_point(argv[i]);
     }

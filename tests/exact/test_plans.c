@@ -269,9 +269,10 @@ static bool alike(const struct outcome *reference, const struct outcome *found)
         difference += apart * apart;
         square += (double)reference->parameters[i] * (double)reference->parameters[i];
     }
-    return fabs(found->loss[0] - reference->loss[0]) <= 1e-3 &&
+    double last = reference->loss[STEPS - 1];
+    return fabs(found->loss[0] - reference->loss[0]) <= 2e-4 * reference->loss[0] &&
            fabs(found->norm[0] - reference->norm[0]) <= 5e-3 * reference->norm[0] &&
-           fabs(found->loss[STEPS - 1] - reference->loss[STEPS - 1]) <= 0.1 &&
+           fabs(found->loss[STEPS - 1] - last) <= 2e-2 * last &&
            fabs(found->evaluation - reference->evaluation) <= 2e-2 * reference->evaluation &&
            sqrt(difference / square) <= 0.1;
 }
