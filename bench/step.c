@@ -20,6 +20,8 @@
 
 #include "core/clock.h"
 #include "core/format.h"
+#include "planner/cost.h"
+#include "planner/simulate.h"
 #include "planner/solve.h"
 #include "profiler/measure.h"
 #include "runtime/executor.h"
