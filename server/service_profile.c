@@ -293,7 +293,7 @@ static enum mf_status measure_subject(struct mf_service *service, struct mf_rpc_
         return mf_status_set(MF_STATUS_INVALID, "seconds_max: 0 (60) to %d, found %g",
                              MF_TUNE_SECONDS_MAX, message->seconds_max);
     }
-    MF_TRY(mf_tune_measure(service, &request, &needed, &measured));
+    MF_TRY(mf_tune_once_measure(service, &request, &needed, &measured));
     if (mf_store_model_put(service->store, &subject->model) != MF_STATUS_OK) {
         mf_log_warn("the model is not kept: %s", mf_status_text());
     }

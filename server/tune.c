@@ -12,8 +12,6 @@
 #include "server/tune_internal.h"
 #include "server/tune_machine.h"
 
-#define WAIT_NS 50000000 /* between two looks at whether a waiting caller gave up */
-
 /* ---- profile and hardware in memory ---- */
 
 struct mf_tune *mf_tune_open(struct mf_service *service)
@@ -195,18 +193,18 @@ static void remember(struct making *making, enum mf_status solved)
 
 /* ---- making a plan ---- */
 
+static bool gave_up(void *context)
+{
+    const struct mf_tune_request *request = context;
+    return request->cancelled != NULL && request->cancelled(request->context);
+}
+
 static bool does_not_fit(enum mf_status status)
 {
     const char *reason = mf_status_error()->reason;
     return (status == MF_STATUS_NO_DEVICE_MEMORY || status == MF_STATUS_NO_MEMORY) &&
            (strcmp(reason, "DEVICE_MEMORY_TOO_SMALL") == 0 ||
             strcmp(reason, "HOST_MEMORY_TOO_SMALL") == 0);
-}
-
-static bool gave_up(void *context)
-{
-    const struct mf_tune_request *request = context;
-    return request->cancelled != NULL && request->cancelled(request->context);
 }
 
 static enum mf_status solve(struct making *making, int32_t evaluations_max, struct mf_plan *out)
@@ -245,7 +243,8 @@ static enum mf_status measure(struct making *making)
     double start = mf_tune_measure_clock();
     MF_TRY(solve(making, 1, &rough));
     mf_plan_reset(&rough);
-    enum mf_status status = mf_tune_measure(making->service, making->request, &needed, &measured);
+    enum mf_status status =
+        mf_tune_once_measure(making->service, making->request, &needed, &measured);
     making->result->measure_s = mf_tune_measure_clock() - start;
     return status;
 }
@@ -278,57 +277,6 @@ static enum mf_status make(struct making *making)
         result->use_count = 1;
     }
     return status;
-}
-
-/* ---- one at a time for each key ---- */
-
-static int find_making(const struct mf_tune *tune, const char *key)
-{
-    int i = 0;
-    while (i < MF_TUNE_MAKING_MAX && strcmp(tune->making[i], key) != 0) {
-        i++;
-    }
-    return i;
-}
-
-/* Waits while someone else makes the plan of `key`; then it is ours to make, in *slot. */
-static enum mf_status begin(struct mf_tune *tune, const struct mf_tune_request *request,
-                            const char *key, bool *waited, int *slot)
-{
-    enum mf_status status = MF_STATUS_OK;
-    *waited = false;
-    pthread_mutex_lock(&tune->lock);
-    while (find_making(tune, key) < MF_TUNE_MAKING_MAX && status == MF_STATUS_OK) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += WAIT_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        *waited = true;
-        (void)pthread_cond_timedwait(&tune->made, &tune->lock, &until);
-        if (gave_up((void *)request)) {
-            status = mf_status_set(MF_STATUS_CANCELLED, "waiting for a plan was cancelled");
-        }
-    }
-    *slot = find_making(tune, "");
-    if (status == MF_STATUS_OK && *slot == MF_TUNE_MAKING_MAX) {
-        status = mf_status_set_reason(MF_STATUS_BUSY, "PLANS_FULL",
-                                      "%d plans are being made already, try again later",
-                                      MF_TUNE_MAKING_MAX);
-    }
-    if (status == MF_STATUS_OK) {
-        (void)snprintf(tune->making[*slot], sizeof(tune->making[*slot]), "%s", key);
-    }
-    pthread_mutex_unlock(&tune->lock);
-    return status;
-}
-
-static void end(struct mf_tune *tune, int slot)
-{
-    pthread_mutex_lock(&tune->lock);
-    tune->making[slot][0] = 0;
-    pthread_cond_broadcast(&tune->made);
-    pthread_mutex_unlock(&tune->lock);
 }
 
 static void open_making(struct making *making)
@@ -368,12 +316,12 @@ static enum mf_status find_or_make(struct making *making)
     }
     const char *key =
         request->effort == MF_EFFORT_MEASURE ? making->measured_key : making->estimate_key;
-    MF_TRY(begin(making->service->tune, request, key, &waited, &slot));
+    MF_TRY(mf_tune_once_begin(making->service->tune, request, key, &waited, &slot));
     status = waited ? look_up_any(making) : MF_STATUS_NOT_FOUND;
     if (status == MF_STATUS_NOT_FOUND) {
         status = make(making);
     }
-    end(making->service->tune, slot);
+    mf_tune_once_end(making->service->tune, slot);
     return status;
 }
 

@@ -55,6 +55,11 @@ enum mf_status mf_tune_plan(struct mf_service *service, const struct mf_tune_req
 /* Measures what this model needs; counts and progress as above. */
 enum mf_status mf_tune_measure(struct mf_service *service, const struct mf_tune_request *request,
                                int32_t *needed, int32_t *measured) MF_MUST_USE;
+/* The same; while another caller measures for this model and workload it waits, and then measures
+ * what is left. */
+enum mf_status mf_tune_once_measure(struct mf_service *service,
+                                    const struct mf_tune_request *request, int32_t *needed,
+                                    int32_t *measured) MF_MUST_USE;
 /* A stored plan by id or unique prefix; caller owns it. */
 enum mf_status mf_tune_find(struct mf_service *service, const char *id,
                             struct mf_plan *out) MF_MUST_USE;

@@ -22,6 +22,12 @@ struct mf_tune {
     uint64_t profile_generation;
 };
 
+/* Waits while someone else does what `key` names; then it is ours to do, in *slot, until the end.
+ * MF_STATUS_BUSY when too much is being done. tune_once.c. */
+enum mf_status mf_tune_once_begin(struct mf_tune *tune, const struct mf_tune_request *request,
+                                  const char *key, bool *waited, int *slot) MF_MUST_USE;
+void mf_tune_once_end(struct mf_tune *tune, int slot);
+
 /* Why a plan was not in the store: the nearest of what is there. tune_miss.c. */
 #define MF_TUNE_MISS_MAX 160
 struct mf_tune_miss {

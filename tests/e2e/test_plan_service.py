@@ -6,6 +6,7 @@ where a restart is the point."""
 import os
 import shutil
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -390,6 +391,35 @@ class PlanService(unittest.TestCase):
         self.assertEqual(len({answer.plan.id for answer in answers}), 1)
 
 
+    def test_identical_requests_are_measured_once(self):
+        """Also plans for budgets of their own and ProfileService.Measure: the kernels are the same,
+        so all but the first have nothing left to measure."""
+        plans = []
+        streams = []
+
+        def ask(budget):
+            plans.append(self.daemon.plans.GetPlan(
+                request(seq_len=40, budget=budget, effort=plan_pb2.EFFORT_MEASURE)))
+
+        def measure():
+            events = list(self.daemon.profiles.Measure(profile_pb2.MeasureRequest(
+                model=plan_pb2.Model(folder=MODEL),
+                workload=plan_pb2.Workload(micro_batch=2, seq_len=44))))
+            self.assertTrue(events[-1].profile.complete)
+            streams.append([event.progress.total for event in events[:-1]])
+
+        threads = [threading.Thread(target=ask, args=(budget,))
+                   for budget in (0, 0, 0, 300 << 20)]
+        threads += [threading.Thread(target=measure) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(sorted(answer.how for answer in plans),
+                         ["cached"] * 2 + ["measured"] * 2)
+        self.assertEqual(sorted(map(bool, streams)), [False, False, True], streams)
+
+
 class Life(unittest.TestCase):
     def test_restart_remembers(self):
         daemon = Daemon(name="restart")
@@ -410,8 +440,44 @@ class Life(unittest.TestCase):
         # Another budget is another hardware to plans, not to measurements.
         daemon = Daemon("--device-memory", "256MiB", name="restart")
         other = daemon.plans.GetPlan(request())
-        self.assertIn("other hardware", other.miss)
+        self.assertIn("other hardware (device memory: 512 then, 256 MiB now)", other.miss)
         self.assertEqual(daemon.text().count("measuring the machine"), 1)
+        self.assertEqual(daemon.stop(), 0)
+
+    def test_what_does_not_fit_is_remembered(self):
+        """A proof that nothing fits outlives the daemon, and answers also where only the store may
+        be asked; another budget is another question."""
+        daemon = Daemon(name="infeasible")
+        for effort in (plan_pb2.EFFORT_ESTIMATE, plan_pb2.EFFORT_CACHED):
+            with self.assertRaises(grpc.RpcError) as caught:
+                daemon.plans.GetPlan(request(budget=1 << 20, effort=effort))
+            self.assertEqual(caught.exception.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
+            daemon.stop()
+            daemon = Daemon(name="infeasible")
+        with self.assertRaises(grpc.RpcError) as caught:
+            daemon.plans.GetPlan(request(budget=2 << 20, effort=plan_pb2.EFFORT_CACHED))
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.NOT_FOUND)
+        self.assertEqual(len(daemon.plans.ListPlans(plan_pb2.ListPlansRequest()).plans), 0)
+        self.assertEqual(daemon.stop(), 0)
+
+    def test_why_a_plan_is_not_in_the_store(self):
+        daemon = Daemon(name="miss")
+        self.assertIn("no plan for this model", daemon.plans.GetPlan(request()).miss)
+        self.assertEqual(daemon.stop(), 0)
+        # As if an older planner had made it: it is part of the key.
+        store = sqlite3.connect(os.path.join(daemon.home, "memferry.db"))
+        with store:
+            store.execute("UPDATE plan_documents SET key = 'older ' || key")
+            store.execute("UPDATE plans SET key = 'older ' || key, planner_version = 1")
+        store.close()
+        daemon = Daemon(name="miss")
+        answer = daemon.plans.GetPlan(request())
+        self.assertEqual(answer.how, "estimated")
+        self.assertIn("another planner version", answer.miss)
+        with self.assertRaises(grpc.RpcError) as caught:
+            daemon.plans.GetPlan(request(effort=plan_pb2.EFFORT_CACHED, seq_len=80))
+        self.assertIn("another workload", caught.exception.details())
+        self.assertIn("ESTIMATE or MEASURE", caught.exception.details())
         self.assertEqual(daemon.stop(), 0)
 
     def test_damaged_store_is_set_aside(self):
