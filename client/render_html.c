@@ -99,10 +99,12 @@ static void prediction(FILE *out, const Memferry__V1__Plan *plan)
 
 static void phase_keys(FILE *out)
 {
-    fputs("<p><span class=\"key f\"></span>forward<span class=\"key b\"></span>backward"
-          "<span class=\"key u\"></span>update <span class=\"note\">A rectangle is a task, or "
-          "several short ones side by side; rest on one to see what it is.</span></p>\n",
-          out);
+    fputs(
+        "<p><span class=\"key f\"></span>forward<span class=\"key b\"></span>backward"
+        "<span class=\"key u\"></span>update <span class=\"note\">A rectangle is a task, or "
+        "several short ones side by side, paler where the lane idles between them; rest on one to "
+        "see what it is.</span></p>\n",
+        out);
 }
 
 static void purpose_keys(FILE *out, const Memferry__V1__GetTimelineResponse *timeline)

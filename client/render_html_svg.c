@@ -13,6 +13,8 @@
 #define AXIS 22
 #define MEMORY 180 /* height of the chart of memory */
 #define TICKS 10
+#define FULL 0.97  /* of a span's time: drawn in full colour */
+#define FAINT 0.15 /* the least colour */
 #define NARROW 0.4 /* rectangles are not drawn narrower */
 
 void mf_render_html_svg_text(FILE *out, const char *text)
@@ -91,7 +93,8 @@ static void tooltip(FILE *out, const Memferry__V1__Plan *plan, const Memferry__V
         fprintf(out, " panel %d", span->panel);
     }
     if (span->task_count > 1) {
-        fprintf(out, " and %d more", span->task_count - 1);
+        fprintf(out, " and %d more, busy %.0f%%", span->task_count - 1,
+                span->duration_ns > 0 ? 100 * span->busy_ns / span->duration_ns : 100.0);
     }
     fprintf(out, "\n%s, micro-batch %d\nstart %s, takes %s",
             phases[(unsigned)span->phase < 4 ? span->phase : 0], span->micro,
@@ -113,8 +116,12 @@ static void draw_lane(FILE *out, const Memferry__V1__Plan *plan,
         const Memferry__V1__Span *span = lane->spans[i];
         double x = place(span->start_ns, step_ns);
         double width = place(span->start_ns + span->duration_ns, step_ns) - x;
-        fprintf(out, "<rect class=\"%s\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\"><title>",
+        fprintf(out, "<rect class=\"%s\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\"",
                 phase_class(span->phase), x, y, fmax(width, NARROW), BAR);
+        if (span->busy_ns < FULL * span->duration_ns) { /* several, with gaps between them */
+            fprintf(out, " fill-opacity=\"%.2f\"", fmax(FAINT, span->busy_ns / span->duration_ns));
+        }
+        fputs("><title>", out);
         tooltip(out, plan, span);
         fputs("</title></rect>\n", out);
     }

@@ -189,6 +189,23 @@ class Report(harness.TestCase):
             self.assertIn("cannot write " + path, result.stderr)
         self.assertTrue(os.path.exists("/dev/full"))
 
+    def test_large_graph(self):
+        """Tens of thousands of tasks make neither a large answer nor a large page."""
+        plan = self.daemon.json("plan", "llama-3-8b", "--hardware", "rtx-4090", "--seq-len", "512",
+                                "--accumulation", "16", "--strategy", "stream")["plan"]
+        self.assertGreater(plan["prediction"]["task_count"], 50000)
+        timeline = self.daemon.plans.GetTimeline(
+            plan_pb2.GetTimelineRequest(id=plan["id"], columns=1500))
+        self.assertLess(timeline.ByteSize(), 2 << 20)
+        self.assertEqual(timeline.task_count, sum(
+            span.task_count for lane in timeline.lanes for span in lane.spans))
+        page = self.daemon.cli("show", "plan", plan["id"], "--html", "-").stdout
+        self.assertLess(len(page), PAGE_BYTES_MAX)
+        lanes = drawings(page)[0]
+        pale = [rect for rect in lanes.iter(f"{SVG}rect") if rect.get("fill-opacity")]
+        self.assertTrue(pale)
+        self.assertTrue(all(" more, busy " in rect.find(f"{SVG}title").text for rect in pale))
+
     @unittest.skipIf(BROWSER is None, "no Chromium is installed")
     def test_page_in_a_browser(self):
         result = subprocess.run(
