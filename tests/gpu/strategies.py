@@ -2,8 +2,9 @@
 """Trains a model whose training state is several times the device's cap, with every strategy.
 
     strategies.py --bin DIR [--device cuda|host] [--model llama-3.2-3b] [--device-memory 8GiB]
-                  [--micro-batch 4] [--seq-len 1024] [--steps 4] [--effort estimate|measure]
-                  [--state 4] [--seconds 170] [--json FILE] [STRATEGY...]
+                  [--host-memory 64GiB] [--micro-batch 4] [--seq-len 1024] [--steps 4]
+                  [--effort estimate|measure] [--state 4] [--seconds 170] [--json FILE]
+                  [STRATEGY...]
 
 One memferryd under the cap, one `memferry train` for each strategy of DESIGN's plan space; the job
 is ended after --steps steps without a checkpoint. Prints a row each: the plan's peak of device
@@ -88,7 +89,7 @@ def write_config(options, folder, text, strategy):
         "memferry": {
             "model": options.model, "data": {"paths": [str(text)], "format": "bytes"},
             "seq_len": options.seq_len, "steps": 100000, "save_steps": 0, "final": "",
-            "strategy": strategy, "effort": options.effort,
+            "strategy": strategy, "effort": options.effort, "host_memory": options.host_memory,
             "output": str(folder / f"run-{strategy}")}}
     path = folder / f"{strategy}.json"
     path.write_text(json.dumps(config))
@@ -192,6 +193,7 @@ def main():
     parser.add_argument("--device", default="cuda", choices=["cuda", "host"])
     parser.add_argument("--model", default="llama-3.2-3b")
     parser.add_argument("--device-memory", default="8GiB")
+    parser.add_argument("--host-memory", default="64GiB", help="pinning it takes time")
     parser.add_argument("--micro-batch", type=int, default=4)
     parser.add_argument("--seq-len", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=4)
