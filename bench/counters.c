@@ -60,6 +60,7 @@ static const struct row large_rows[] = {
     LINEARS(8192, 4096, 14336),
     TABLE(FORWARD, 131072, 4096, MF_SHAPE_WEIGHT_HOST),
     TABLE(BACKWARD, 131072, 4096, MF_SHAPE_OUTPUT_HOST),
+    TABLE(BACKWARD, 131072, 4096, MF_SHAPE_OUTPUT_HOST | MF_SHAPE_TOUCHED),
 };
 static const struct row small_rows[] = {
     COPY(H2D, 1 << 20),
@@ -67,6 +68,7 @@ static const struct row small_rows[] = {
     LINEARS(512, 1024, 1024),
     TABLE(FORWARD, 16384, 512, MF_SHAPE_WEIGHT_HOST),
     TABLE(BACKWARD, 16384, 512, MF_SHAPE_OUTPUT_HOST),
+    TABLE(BACKWARD, 16384, 512, MF_SHAPE_OUTPUT_HOST | MF_SHAPE_TOUCHED),
 };
 
 static void print_megabytes(int64_t bytes)

@@ -38,10 +38,12 @@ static int64_t count_touched(const struct mf_calls *calls)
 static int64_t find_operand(const struct mf_calls *calls, const struct mf_operands_need *need)
 {
     const struct mf_shape *shape = &calls->signature.shape;
+    bool touched = (shape->flags & MF_SHAPE_TOUCHED) != 0;
     switch (calls->signature.kernel) {
     case MF_KERNEL_EMBEDDING_FORWARD:
-    case MF_KERNEL_EMBEDDING_BACKWARD:
         return count_touched(calls) * shape->n * 2;
+    case MF_KERNEL_EMBEDDING_BACKWARD:
+        return (touched ? count_touched(calls) : shape->k) * shape->n * 2;
     case MF_KERNEL_LINEAR_FORWARD:
     case MF_KERNEL_LINEAR_BACKWARD_DATA:
     case MF_KERNEL_LINEAR_BACKWARD_WEIGHT:

@@ -67,6 +67,15 @@ static void test_touched_rows(void **state)
     shape.k = 100000;
     counts = count(MF_LANE_COMPUTE, MF_KERNEL_EMBEDDING_FORWARD, shape);
     assert_in_range(counts.needed_bytes[0], 500 * 16 * 2, 512 * 16 * 2);
+    shape.heads = 4; /* one of four panels: a quarter of the tokens */
+    counts = count(MF_LANE_COMPUTE, MF_KERNEL_EMBEDDING_FORWARD, shape);
+    assert_in_range(counts.needed_bytes[0], 90 * 16 * 2, 170 * 16 * 2);
+    shape.flags = MF_SHAPE_OUTPUT_HOST;
+    counts = count(MF_LANE_COMPUTE, MF_KERNEL_EMBEDDING_BACKWARD, shape);
+    assert_int_equal(counts.needed_bytes[1], 100000 * 16 * 2);
+    shape.flags |= MF_SHAPE_TOUCHED;
+    counts = count(MF_LANE_COMPUTE, MF_KERNEL_EMBEDDING_BACKWARD, shape);
+    assert_in_range(counts.needed_bytes[1], 90 * 16 * 2, 170 * 16 * 2);
 }
 
 static void test_no_counters(void **state)
