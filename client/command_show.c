@@ -71,11 +71,12 @@ static enum mf_status get_timeline(struct mf_command_context *context, const cha
 
 static enum mf_status write_page(const struct mf_command_context *context, const char *path,
                                  const Memferry__V1__Plan *plan,
-                                 const Memferry__V1__GetTimelineResponse *timeline)
+                                 const Memferry__V1__GetTimelineResponse *timeline,
+                                 const Memferry__V1__GetSessionTimelineResponse *session)
 {
     FILE *file = NULL;
     MF_TRY(mf_command_file_open(path, &file));
-    mf_render_html(file, plan, timeline, NULL);
+    mf_render_html(file, plan, timeline, session);
     MF_TRY(mf_command_file_close(path, file));
     if (file != stdout && !context->quiet) {
         fprintf(stderr, "%s: open it in a browser\n", path);
@@ -112,7 +113,7 @@ static enum mf_status show_plan(struct mf_command_context *context, const char *
         status = mf_status_set(MF_STATUS_CORRUPT, "the daemon answered without a plan");
     } else if (options->html != NULL) {
         MF_TRY_GOTO(get_timeline(context, answer->plan->id, &timeline), out);
-        MF_TRY_GOTO(write_page(context, options->html, answer->plan, timeline), out);
+        MF_TRY_GOTO(write_page(context, options->html, answer->plan, timeline, NULL), out);
     } else if (context->json) {
         mf_command_print_json(context, mf_library_json_encode(&answer->base));
     } else {
@@ -195,23 +196,55 @@ static enum mf_status show_past(struct mf_command_context *context, const char *
                          count == 0 ? "no" : "more than one", id);
 }
 
+/* The plan's page with what the session did last. */
+static enum mf_status write_session_page(struct mf_command_context *context,
+                                         const Memferry__V1__Session *session, const char *path)
+{
+    Memferry__V1__GetSessionTimelineRequest request =
+        MEMFERRY__V1__GET_SESSION_TIMELINE_REQUEST__INIT;
+    Memferry__V1__ShowPlanRequest plan_request = MEMFERRY__V1__SHOW_PLAN_REQUEST__INIT;
+    Memferry__V1__GetSessionTimelineResponse *ran = NULL;
+    Memferry__V1__ShowPlanResponse *plan = NULL;
+    Memferry__V1__GetTimelineResponse *timeline = NULL;
+    enum mf_status status = MF_STATUS_OK;
+    request.session_id = session->id;
+    request.columns = MF_RENDER_HTML_COLUMNS;
+    plan_request.id = session->plan_id;
+    MF_TRY_GOTO(mf_command_call(context, TRAINING, "GetSessionTimeline", &request.base,
+                                MF_LIBRARY_CALL_NO_LIMIT_MS, (ProtobufCMessage **)&ran),
+                out);
+    MF_TRY_GOTO(mf_command_call(context, PLANS, "ShowPlan", &plan_request.base,
+                                MF_LIBRARY_CALL_SHORT_MS, (ProtobufCMessage **)&plan),
+                out);
+    MF_TRY_GOTO(get_timeline(context, session->plan_id, &timeline), out);
+    status = plan->plan != NULL
+                 ? write_page(context, path, plan->plan, timeline, ran)
+                 : mf_status_set(MF_STATUS_CORRUPT, "the daemon answered without a plan");
+out:
+    mf_wire_free(timeline);
+    mf_wire_free(plan);
+    mf_wire_free(ran);
+    return status;
+}
+
 static enum mf_status show_session(struct mf_command_context *context, const char *id,
                                    struct options *options)
 {
     Memferry__V1__GetSessionResponse *answer = NULL;
-    (void)options;
     enum mf_status status = get_session(context, id, &answer);
-    if (status == MF_STATUS_NOT_FOUND) {
+    if (status == MF_STATUS_NOT_FOUND && options->html == NULL) {
         return show_past(context, id);
     }
     MF_TRY(status);
-    if (context->json) {
+    if (options->html != NULL) {
+        status = write_session_page(context, answer->session, options->html);
+    } else if (context->json) {
         mf_command_print_json(context, mf_library_json_encode(&answer->base));
     } else {
         mf_render_session(&context->render, answer->session);
     }
     mf_wire_free(answer);
-    return MF_STATUS_OK;
+    return status;
 }
 
 static enum mf_status remove_plan(struct mf_command_context *context, const char *id,
@@ -284,6 +317,12 @@ static enum mf_status dispatch(const struct mf_command_line *line, const char *v
                 fprintf(stderr, "memferry %s %s: an argument is missing\n", verb, kinds[i].name);
                 exit(MF_COMMAND_EXIT_USAGE);
             }
+            if (options->html != NULL && kinds[i].run != show_plan &&
+                kinds[i].run != show_session) {
+                fprintf(stderr, "memferry %s %s: --html is for plans and sessions\n", verb,
+                        kinds[i].name);
+                exit(MF_COMMAND_EXIT_USAGE);
+            }
             return kinds[i].run(line->context, line->values[1], options);
         }
     }
@@ -297,8 +336,9 @@ enum mf_status mf_command_show_run(struct mf_command_context *context, int argc,
     static const struct argp_option argp_options[] = {
         {"all", 'a', NULL, 0, "Of a plan: a row for every unit", 0},
         {"html", 'w', "FILE", 0,
-         "Of a plan: write a page for a browser instead, with lanes and memory over time; - is "
-         "standard output",
+         "Of a plan: write a page for a browser instead, with lanes and memory over time; of a "
+         "session that is open, also what it did last beside what was predicted; - is standard "
+         "output",
          0},
         {0}};
     static const struct kind kinds[] = {{"profile", show_profile},

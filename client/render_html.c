@@ -189,7 +189,7 @@ static void units(FILE *out, const Memferry__V1__Plan *plan)
 
 void mf_render_html(FILE *out, const Memferry__V1__Plan *plan,
                     const Memferry__V1__GetTimelineResponse *timeline,
-                    const Memferry__V1__GetTimelineResponse *measured)
+                    const Memferry__V1__GetSessionTimelineResponse *session)
 {
     fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><title>", out);
     mf_render_html_svg_text(out, plan->model_name);
@@ -201,9 +201,11 @@ void mf_render_html(FILE *out, const Memferry__V1__Plan *plan,
     fputs("</table>\n<h2>Lanes</h2>\n", out);
     phase_keys(out);
     mf_render_html_svg_lanes(out, "lanes as predicted", plan, timeline);
-    if (measured != NULL) {
-        fputs("<h2>Lanes as measured</h2>\n", out);
-        mf_render_html_svg_lanes(out, "lanes as measured", plan, measured);
+    if (session != NULL && session->predicted != NULL && session->measured != NULL) {
+        fputs("<h2>The session's last work as predicted</h2>\n", out);
+        mf_render_html_svg_lanes(out, "last work as predicted", plan, session->predicted);
+        fputs("<h2>The session's last work as measured</h2>\n", out);
+        mf_render_html_svg_lanes(out, "last work as measured", plan, session->measured);
     }
     stalls(out, timeline);
     fputs("<h2>Device memory in use</h2>\n", out);

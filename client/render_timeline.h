@@ -21,10 +21,10 @@ const char *mf_render_timeline_stall(const char *cause);
 /* Parts of a step to ask for: so many rectangles stay below about 2 MB of page. */
 #define MF_RENDER_HTML_COLUMNS 600
 
-/* A whole page. `measured` is the timeline of what ran, NULL = none. */
+/* A whole page. `session`: what ran last with this plan, NULL = none. */
 void mf_render_html(FILE *out, const Memferry__V1__Plan *plan,
                     const Memferry__V1__GetTimelineResponse *timeline,
-                    const Memferry__V1__GetTimelineResponse *measured);
+                    const Memferry__V1__GetSessionTimelineResponse *session);
 /* render_html_svg.c: the drawings of the page. */
 void mf_render_html_svg_lanes(FILE *out, const char *title, const Memferry__V1__Plan *plan,
                               const Memferry__V1__GetTimelineResponse *timeline);

@@ -11,6 +11,7 @@
 #include "server/convert.h"
 #include "server/service_table.h"
 #include "server/session.h"
+#include "server/timeline.h"
 #include "server/trace.h"
 
 #define LEASE_SECONDS_MIN 10.0
@@ -417,6 +418,7 @@ void mf_service_training_add(struct mf_service *service, struct mf_rpc_server *s
         ROW("ListSessions", list_sessions, list_sessions),
         ROW("CloseSession", close_session, close_session),
         ROW("StopRun", stop_run, stop_run),
+        ROW("GetSessionTimeline", get_session_timeline, mf_timeline_answer_session),
     };
 #undef ROW
     static struct mf_rpc_method unary[sizeof(rows) / sizeof(rows[0])];

@@ -6,6 +6,8 @@
 
 #include "planner/cost.h"
 #include "server/service_table.h"
+#include "server/session.h"
+#include "server/trace.h"
 #include "server/tune.h"
 #include "server/tune_machine.h"
 
@@ -208,7 +210,9 @@ void mf_timeline_fill(const struct mf_step *step, const struct mf_span *spans, d
     for (int i = 0; i < MF_PURPOSE_COUNT; i++) {
         out->purposes[out->n_purposes++] = (char *)mf_plan_purpose_name((enum mf_purpose)i);
     }
-    fill_memory(step, spans, step_ns, samples, arena, out);
+    if (step->buffer_count > 0) {
+        fill_memory(step, spans, step_ns, samples, arena, out);
+    }
 }
 
 /* ---- PlanService.GetTimeline ---- */
@@ -252,25 +256,50 @@ static enum mf_status walk(struct mf_service *service, const struct mf_plan *pla
     return MF_STATUS_OK;
 }
 
+static enum mf_status read_columns(int32_t asked, int32_t *out)
+{
+    *out = asked != 0 ? asked : COLUMNS_DEFAULT;
+    return *out >= 1 && *out <= MF_TIMELINE_COLUMNS_MAX
+               ? MF_STATUS_OK
+               : mf_status_set(MF_STATUS_INVALID, "columns: 1 to %d, or 0 for %d, found %d",
+                               MF_TIMELINE_COLUMNS_MAX, COLUMNS_DEFAULT, asked);
+}
+
 enum mf_status mf_timeline_answer(struct mf_service *service, struct mf_rpc_call *call,
                                   const void *request, struct mf_arena *arena,
                                   ProtobufCMessage **reply)
 {
     const Memferry__V1__GetTimelineRequest *message = request;
-    int32_t columns = message->columns != 0 ? message->columns : COLUMNS_DEFAULT;
+    int32_t columns = 0;
     struct mf_plan plan;
     struct mf_model model;
     (void)call;
-    if (columns < 1 || columns > MF_TIMELINE_COLUMNS_MAX) {
-        return mf_status_set(MF_STATUS_INVALID, "columns: 1 to %d, or 0 for %d, found %d",
-                             MF_TIMELINE_COLUMNS_MAX, COLUMNS_DEFAULT, message->columns);
-    }
+    MF_TRY(read_columns(message->columns, &columns));
     MF_TRY(mf_tune_find_whole(service, message->id, &plan, &model));
     Memferry__V1__GetTimelineResponse *out = MF_SERVICE_TABLE_NEW(
         arena, Memferry__V1__GetTimelineResponse, MEMFERRY__V1__GET_TIMELINE_RESPONSE__INIT);
     enum mf_status status = walk(service, &plan, &model, columns, arena, out);
     mf_plan_reset(&plan);
     mf_model_reset(&model);
+    *reply = &out->base;
+    return status;
+}
+
+enum mf_status mf_timeline_answer_session(struct mf_service *service, struct mf_rpc_call *call,
+                                          const void *request, struct mf_arena *arena,
+                                          ProtobufCMessage **reply)
+{
+    const Memferry__V1__GetSessionTimelineRequest *message = request;
+    struct mf_session *session = NULL;
+    int32_t columns = 0;
+    Memferry__V1__GetSessionTimelineResponse *out =
+        MF_SERVICE_TABLE_NEW(arena, Memferry__V1__GetSessionTimelineResponse,
+                             MEMFERRY__V1__GET_SESSION_TIMELINE_RESPONSE__INIT);
+    MF_TRY(read_columns(message->columns, &columns));
+    MF_TRY(
+        mf_session_get(service->sessions, mf_rpc_call_peer(call), message->session_id, &session));
+    enum mf_status status = mf_trace_timeline(session, columns, arena, out);
+    mf_session_put(session);
     *reply = &out->base;
     return status;
 }

@@ -4,9 +4,9 @@
  * What: the step graph of a whole optimizer step, walked by the simulator with costs as they are
  *   known now. Tasks shorter than a part of the step are merged with their neighbours, so that the
  *   answer has a size that does not depend on the graph's.
- * Who calls it: PlanService, tests. Owner: what comes out lies in the arena; unit indices are those
- *   of the plan. Thread: RPC workers; pure but for looking up plan and costs. Fails: as
- *   mf_tune_find_whole; MF_STATUS_INVALID for a number of columns out of range.
+ * Who calls it: PlanService, TrainingService, traces, tests. Owner: what comes out lies in the
+ * arena; unit indices are those of the plan. Thread: RPC workers; pure but for looking up plan and
+ * costs. Fails: as mf_tune_find_whole; MF_STATUS_INVALID for a number of columns out of range.
  */
 #ifndef MF_SERVER_TIMELINE_H
 #define MF_SERVER_TIMELINE_H
@@ -27,5 +27,9 @@ void mf_timeline_fill(const struct mf_step *step, const struct mf_span *spans, d
 enum mf_status mf_timeline_answer(struct mf_service *service, struct mf_rpc_call *call,
                                   const void *request, struct mf_arena *arena,
                                   ProtobufCMessage **reply) MF_MUST_USE;
+/* TrainingService.GetSessionTimeline. */
+enum mf_status mf_timeline_answer_session(struct mf_service *service, struct mf_rpc_call *call,
+                                          const void *request, struct mf_arena *arena,
+                                          ProtobufCMessage **reply) MF_MUST_USE;
 
 #endif

@@ -10,7 +10,9 @@
 #include "core/clock.h"
 #include "planner/cost.h"
 #include "planner/simulate.h"
+#include "server/service_table.h"
 #include "server/session_internal.h"
+#include "server/timeline.h"
 
 #define WAIT_NS INT64_C(5000000000) /* for a graph to be traced */
 #define POLL_NS 20000000
@@ -150,9 +152,9 @@ static void write_trace(const struct mf_session *session, const struct snapshot 
     MF_ASSERT(fclose(file) == 0);
 }
 
-enum mf_status mf_trace_session(struct mf_session *session, char **text, size_t *count)
+/* Also after a failure the snapshot is the caller's to free. */
+static enum mf_status take(struct mf_session *session, struct snapshot *snapshot)
 {
-    struct snapshot snapshot = {0};
     pthread_mutex_lock(&session->lock);
     bool open = session->state == MF_SESSION_READY || session->state == MF_SESSION_RUNNING;
     session->readers += open; /* keeps the executor until we are done */
@@ -160,14 +162,56 @@ enum mf_status mf_trace_session(struct mf_session *session, char **text, size_t 
     if (!open) {
         return mf_status_set(MF_STATUS_NOT_FOUND, "session %.8s is not running", session->id);
     }
-    enum mf_status status = copy_traced(session, &snapshot);
+    enum mf_status status = copy_traced(session, snapshot);
     pthread_mutex_lock(&session->lock);
     session->readers--;
     pthread_cond_broadcast(&session->wake);
     pthread_mutex_unlock(&session->lock);
     if (status == MF_STATUS_OK) {
-        predict(session, &snapshot);
+        predict(session, snapshot);
+    }
+    return status;
+}
+
+enum mf_status mf_trace_session(struct mf_session *session, char **text, size_t *count)
+{
+    struct snapshot snapshot = {0};
+    enum mf_status status = take(session, &snapshot);
+    if (status == MF_STATUS_OK) {
         write_trace(session, &snapshot, text, count);
+    }
+    free_snapshot(&snapshot);
+    return status;
+}
+
+static double last_end(const struct snapshot *snapshot)
+{
+    double end = 0;
+    for (int32_t i = 0; i < snapshot->step.task_count; i++) {
+        end = snapshot->measured[i].end_ns > end ? snapshot->measured[i].end_ns : end;
+        end = snapshot->predicted[i].end_ns > end ? snapshot->predicted[i].end_ns : end;
+    }
+    return end;
+}
+
+enum mf_status mf_trace_timeline(struct mf_session *session, int32_t columns,
+                                 struct mf_arena *arena,
+                                 Memferry__V1__GetSessionTimelineResponse *out)
+{
+    struct snapshot snapshot = {0};
+    enum mf_status status = take(session, &snapshot);
+    if (status == MF_STATUS_OK) {
+        double end_ns = last_end(&snapshot);
+        Memferry__V1__GetTimelineResponse **sides[] = {&out->predicted, &out->measured};
+        const struct mf_span *spans[] = {snapshot.predicted, snapshot.measured};
+        snapshot.step.buffer_count = 0; /* those of the executor, which may be gone */
+        for (int i = 0; i < 2; i++) {
+            *sides[i] = MF_SERVICE_TABLE_NEW(arena, Memferry__V1__GetTimelineResponse,
+                                             MEMFERRY__V1__GET_TIMELINE_RESPONSE__INIT);
+            mf_timeline_fill(&snapshot.step, spans[i], end_ns, columns, arena, *sides[i]);
+            (*sides[i])->plan_id = mf_arena_string(arena, session->plan_id);
+        }
+        out->plan_id = mf_arena_string(arena, session->plan_id);
     }
     free_snapshot(&snapshot);
     return status;

@@ -6,14 +6,15 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 import unittest
 import xml.etree.ElementTree as xml
 
 import grpc
 
 import harness
-from harness import Daemon
-from memferry.v1 import plan_pb2
+from harness import Daemon, Session, text_tokens
+from memferry.v1 import plan_pb2, training_pb2
 
 SMALL = ["--seq-len", "32", "--effort", "estimate"]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -188,6 +189,41 @@ class Report(harness.TestCase):
             result = self.daemon.cli("show", "plan", self.plan["id"], "--html", path, code=1)
             self.assertIn("cannot write " + path, result.stderr)
         self.assertTrue(os.path.exists("/dev/full"))
+
+    def test_session_predicted_and_measured(self):
+        session = Session(self.daemon, micro_batch=1, seq_len=32, budget=1 << 20)
+        ask = training_pb2.GetSessionTimelineRequest(session_id=session.id, columns=300)
+        going = threading.Event()
+        done = threading.Event()
+
+        def train():
+            while not done.is_set():
+                session.step(text_tokens(32))
+                going.set()
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        try:
+            self.assertTrue(going.wait(60))
+            answer = self.daemon.training.GetSessionTimeline(ask, timeout=60)
+            page = self.daemon.cli("show", "session", session.id, "--html", "-").stdout
+        finally:
+            done.set()
+            thread.join()
+        self.assertEqual(answer.plan_id, session.session.plan_id)
+        for side in (answer.predicted, answer.measured):
+            self.assertEqual(sum(span.task_count for lane in side.lanes for span in lane.spans),
+                             side.task_count)
+            self.assertEqual(side.step_ns, answer.measured.step_ns)
+            self.assertGreater(side.lanes[0].busy_ns, 0)
+        self.assertEqual(answer.predicted.task_count, answer.measured.task_count)
+        self.assertEqual(len(drawings(page)), 5)
+        self.assertIn("last work as measured", page)
+        session.close()
+        with self.assertRaises(grpc.RpcError) as caught:
+            self.daemon.training.GetSessionTimeline(ask, timeout=60)
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.NOT_FOUND)
+        self.daemon.cli("show", "profile", "tiny-llama", "--html", "-", code=2)
 
     def test_large_graph(self):
         """Tens of thousands of tasks make neither a large answer nor a large page."""
