@@ -57,7 +57,6 @@ static enum mf_status read_file(const json_t *json, struct mf_plan *plan, struct
 {
     static const char *const known[] = {"format", "plan", "model"};
     const char *format = "";
-    MF_TRY(mf_json_only(json, "plan file", known, 3));
     MF_TRY(mf_json_string(json, "plan file", "format", &format));
     if (strcmp(format, FORMAT) != 0) {
         return mf_status_set(MF_STATUS_INVALID,
@@ -65,6 +64,7 @@ static enum mf_status read_file(const json_t *json, struct mf_plan *plan, struct
                              "\"%.40s\", not \"" FORMAT "\"",
                              format);
     }
+    MF_TRY(mf_json_only(json, "plan file", known, 3));
     MF_TRY(mf_json_require(json, "plan file", "plan"));
     MF_TRY(mf_json_require(json, "plan file", "model"));
     MF_TRY(read_model(json_object_get(json, "model"), model));

@@ -318,7 +318,6 @@ static enum mf_status read_machine(const char *text, struct mf_hardware *hardwar
     json_t *json = NULL;
     enum mf_status status = MF_STATUS_OK;
     MF_TRY(mf_json_parse(text, strlen(text), "machine", &json));
-    MF_TRY_GOTO(mf_json_only(json, "machine", known, 3), end);
     MF_TRY_GOTO(mf_json_string(json, "machine", "format", &format), end);
     if (strcmp(format, FORMAT) != 0) {
         status = mf_status_set(MF_STATUS_INVALID,
@@ -327,6 +326,7 @@ static enum mf_status read_machine(const char *text, struct mf_hardware *hardwar
                                format);
         goto end;
     }
+    MF_TRY_GOTO(mf_json_only(json, "machine", known, 3), end);
     MF_TRY_GOTO(mf_json_require(json, "machine", "hardware"), end);
     MF_TRY_GOTO(mf_json_require(json, "machine", "profile"), end);
     MF_TRY_GOTO(mf_hardware_decode(json_object_get(json, "hardware"), hardware), end);
