@@ -17,8 +17,8 @@
 #define SEARCH_TASKS 1200000
 #define SEARCH_TASKS_SMALL 5000000
 #define SMALL 2500
-#define EVALUATIONS_MIN 48
-#define EVALUATIONS_DEFAULT_MAX 4000
+#define EVALUATIONS_MIN 100
+#define EVALUATIONS_DEFAULT_MAX 1000
 /* Micro-batches in one evaluation. */
 #define MICROS 3
 /* A plan counts as measured when fewer than one task in this many is an estimate. */

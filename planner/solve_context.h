@@ -3,9 +3,9 @@
  *
  * solve.c checks the request, runs the strategy and fills in the prediction; solve_decide.c applies
  * choices within the user's pins; solve_score.c builds, times and measures a plan; solve_strategy.c
- * has the named strategies, solve_ferry.c the paper's; solve_search.c is `auto`; solve_why.c writes
- * the reasons.
- * Owner: the context belongs to mf_solve's frame. Thread: one. Fails: as solve.h says.
+ * has the named strategies, solve_ferry.c the paper's; solve_search.c is `auto`, with
+ * solve_ladder.c, solve_climb.c and solve_walk.c; solve_why.c writes the reasons. Owner: the
+ * context belongs to mf_solve's frame. Thread: one. Fails: as solve.h says.
  */
 #ifndef MF_PLANNER_SOLVE_CONTEXT_H
 #define MF_PLANNER_SOLVE_CONTEXT_H

@@ -134,6 +134,43 @@ static void spend_copies(struct purse *purse)
     }
 }
 
+static struct purse open_purse(const struct mf_solve_context *context, int64_t limit_bytes,
+                               struct mf_plan *plan)
+{
+    struct mf_work_lanes lanes;
+    int64_t used = 0;
+    mf_work_plan(&context->work, context->model, plan, &lanes, &used);
+    return (struct purse){.context = context, .plan = plan, .left = limit_bytes - used};
+}
+
+static void spend(const struct mf_solve_context *context, int32_t order, int64_t limit_bytes,
+                  struct mf_plan *plan)
+{
+    struct purse purse = open_purse(context, limit_bytes, plan);
+    for (int i = 0; i < SPEND_COUNT; i++) {
+        switch (orders[order][i]) {
+        case SPEND_ACTIVATION:
+            spend_activations(&purse);
+            break;
+        case SPEND_WEIGHT:
+        case SPEND_STATE:
+            spend_units(&purse, orders[order][i] == SPEND_STATE);
+            break;
+        case SPEND_COUNT:
+            break;
+        }
+    }
+}
+
+void mf_solve_seed_fill(const struct mf_solve_context *context, int use, int64_t limit_bytes,
+                        struct mf_plan *plan)
+{
+    static const int32_t first_orders[MF_SOLVE_SEED_FILLS] = {0, 2, 3};
+    int32_t slots = plan->ring_slots;
+    spend(context, first_orders[use], limit_bytes, plan);
+    mf_solve_decide_ring(plan, slots > 0 ? slots : MF_SOLVE_RING_DEFAULT);
+}
+
 int32_t mf_solve_seed_count(void)
 {
     return ORDER_COUNT * BASE_COUNT;
@@ -144,24 +181,9 @@ void mf_solve_seed_build(const struct mf_solve_context *context, int32_t index, 
 {
     mf_solve_decide_start(context, out);
     build_base(context, index / ORDER_COUNT, out);
-    struct mf_work_lanes lanes;
-    int64_t used = 0;
-    mf_work_plan(&context->work, context->model, out, &lanes, &used);
-    struct purse purse = {.context = context, .plan = out, .left = limit_bytes - used};
-    for (int i = 0; i < SPEND_COUNT; i++) {
-        switch (orders[index % ORDER_COUNT][i]) {
-        case SPEND_ACTIVATION:
-            spend_activations(&purse);
-            break;
-        case SPEND_WEIGHT:
-        case SPEND_STATE:
-            spend_units(&purse, orders[index % ORDER_COUNT][i] == SPEND_STATE);
-            break;
-        case SPEND_COUNT:
-            break;
-        }
-    }
+    spend(context, index % ORDER_COUNT, limit_bytes, out);
     if (bases[index / ORDER_COUNT].keep) {
+        struct purse purse = open_purse(context, limit_bytes, out);
         spend_copies(&purse);
     }
     mf_solve_decide_ring(out, MF_SOLVE_RING_DEFAULT);

@@ -13,6 +13,12 @@ int32_t mf_solve_seed_count(void);
 void mf_solve_seed_build(const struct mf_solve_context *context, int32_t index, int64_t limit_bytes,
                          struct mf_plan *out);
 
+/* Spends device memory up to `limit_bytes` on `plan`, one of the MF_SOLVE_SEED_FILLS uses first:
+ * activations, weights, optimizer state. */
+#define MF_SOLVE_SEED_FILLS 3
+void mf_solve_seed_fill(const struct mf_solve_context *context, int use, int64_t limit_bytes,
+                        struct mf_plan *plan);
+
 /* Ways to give device memory back, 0 .. count - 1: optimizer state to the CPU, activations
  * recomputed, weights streamed, the ring cut to two slots. Frees at least `bytes`, from the last
  * unit or layer on (the ring: what it can); false when that way cannot. */
