@@ -4,13 +4,24 @@
 
 #include "client/render.h"
 
+/* Steps of different batches are compared by their time for a token. */
+static double token_ns(const Memferry__V1__Plan *plan)
+{
+    const Memferry__V1__Workload *work = plan->workload;
+    double tokens =
+        work != NULL ? (double)work->micro_batch * work->seq_len * work->accumulation : 0;
+    return tokens > 0 ? plan->prediction->step_ns / tokens : 0;
+}
+
 static void plan_cells(struct mf_table *table, const Memferry__V1__Plan *plan, double best_ns)
 {
     const Memferry__V1__Prediction *p = plan->prediction;
     const Memferry__V1__Workload *work = plan->workload;
     char text[MF_FORMAT_MAX];
+    mf_table_cell(table, "%d x %d", work != NULL ? work->micro_batch : 0,
+                  work != NULL ? work->accumulation : 0);
     mf_table_cell(table, "%s", mf_format_ns(p->step_ns, text));
-    mf_table_cell(table, "%.2fx", best_ns > 0 ? p->step_ns / best_ns : 0.0);
+    mf_table_cell(table, "%.2fx", best_ns > 0 ? token_ns(plan) / best_ns : 0.0);
     mf_table_cell(table, "%s", mf_render_pace(work, p->step_ns, text));
     mf_table_cell(table, "%s", mf_format_bytes(p->device_peak_bytes, text));
     mf_table_cell(table, "%s", mf_format_bytes(p->host_peak_bytes, text));
@@ -58,16 +69,17 @@ void mf_render_compare(const struct mf_render *render, const struct mf_render_co
                        size_t count)
 {
     static const struct mf_table_column columns[] = {
-        {"strategy", MF_TABLE_LEFT},  {"step", MF_TABLE_RIGHT},   {"", MF_TABLE_RIGHT},
-        {"tokens/s", MF_TABLE_RIGHT}, {"device", MF_TABLE_RIGHT}, {"host", MF_TABLE_RIGHT},
-        {"h2d", MF_TABLE_RIGHT},      {"d2h", MF_TABLE_RIGHT},    {"stall", MF_TABLE_RIGHT},
-        {"bound", MF_TABLE_RIGHT},    {"gap", MF_TABLE_RIGHT},    {"plan", MF_TABLE_LEFT}};
+        {"strategy", MF_TABLE_LEFT}, {"batch", MF_TABLE_RIGHT},    {"step", MF_TABLE_RIGHT},
+        {"", MF_TABLE_RIGHT},        {"tokens/s", MF_TABLE_RIGHT}, {"device", MF_TABLE_RIGHT},
+        {"host", MF_TABLE_RIGHT},    {"h2d", MF_TABLE_RIGHT},      {"d2h", MF_TABLE_RIGHT},
+        {"stall", MF_TABLE_RIGHT},   {"bound", MF_TABLE_RIGHT},    {"gap", MF_TABLE_RIGHT},
+        {"plan", MF_TABLE_LEFT}};
     struct mf_table table;
     char name[MF_LIBRARY_JSON_ENUM_MAX];
     double best_ns = 0;
     for (size_t i = 0; i < count; i++) {
-        double step_ns = has_plan(&rows[i]) ? rows[i].got->plan->prediction->step_ns : 0;
-        best_ns = step_ns > 0 && (best_ns == 0 || step_ns < best_ns) ? step_ns : best_ns;
+        double ns = has_plan(&rows[i]) ? token_ns(rows[i].got->plan) : 0;
+        best_ns = ns > 0 && (best_ns == 0 || ns < best_ns) ? ns : best_ns;
     }
     mf_table_init(&table, columns, sizeof(columns) / sizeof(columns[0]));
     for (size_t i = 0; i < count; i++) {
@@ -76,8 +88,9 @@ void mf_render_compare(const struct mf_render *render, const struct mf_render_co
             plan_cells(&table, rows[i].got->plan, best_ns);
             continue;
         }
+        mf_table_cell(&table, "%s", "");
         mf_table_cell(&table, "-");
-        for (size_t k = 2; k + 1 < table.column_count; k++) {
+        for (size_t k = 3; k + 1 < table.column_count; k++) {
             mf_table_cell(&table, "%s", "");
         }
         failure_cell(&table, &rows[i].error);

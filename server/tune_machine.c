@@ -350,8 +350,10 @@ enum mf_status mf_tune_machine_import(struct mf_service *service, const char *te
     } else {
         MF_TRY_GOTO(mf_store_hardware_put(service->store, out), end);
         MF_TRY_GOTO(mf_store_profile_merge(service->store, &identity, &profile), end);
+        pthread_mutex_lock(&service->tune->lock);
+        service->tune->profile_generation++; /* what was computed from that machine's costs */
+        pthread_mutex_unlock(&service->tune->lock);
     }
-    mf_tune_changed(service);
 end:
     mf_profile_reset(&profile);
     return status;
