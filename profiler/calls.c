@@ -6,10 +6,11 @@
 
 #define ALIGN 256
 /* Parameters alternate between so many copies that together they are larger than a cache: the
- * device's, or for the CPU lane four times the last level's (an update that ran from a server's
- * cache was measured twice as fast as it is in a step). */
+ * device's, or for lanes that use host memory four times the CPU's last level (an update that ran
+ * from a server's cache was measured twice as fast as it is in a step, and then minds no copy
+ * beside it). */
 #define PARAMETER_BYTES (64ll << 20)
-#define CPU_PARAMETER_BYTES_MAX (1ll << 30)
+#define HOST_PARAMETER_BYTES_MAX (1536ll << 20)
 /* One operand set beyond this is no kernel of a model that fits any machine. */
 #define SET_BYTES_MAX (1ll << 46)
 
@@ -20,8 +21,8 @@ static int64_t align(int64_t bytes)
 
 static int64_t rotated_bytes(enum mf_lane lane)
 {
-    int64_t cache = lane == MF_LANE_CPU ? 4 * (int64_t)sysconf(_SC_LEVEL3_CACHE_SIZE) : 0;
-    cache = cache < CPU_PARAMETER_BYTES_MAX ? cache : CPU_PARAMETER_BYTES_MAX;
+    int64_t cache = lane == MF_LANE_COMPUTE ? 0 : 4 * (int64_t)sysconf(_SC_LEVEL3_CACHE_SIZE);
+    cache = cache < HOST_PARAMETER_BYTES_MAX ? cache : HOST_PARAMETER_BYTES_MAX;
     return cache > PARAMETER_BYTES ? cache : PARAMETER_BYTES;
 }
 
@@ -120,10 +121,11 @@ static uint32_t typical_flags(const struct mf_signature *signature)
     }
 }
 
-/* Gives operand `index` of one copy its place and its data. */
+/* Gives operand `index` of one copy its place and its data: those of the first copy, which lies at
+ * `first_offset`. */
 static enum mf_status place(const struct mf_device_interface *interface, struct mf_device *device,
                             const struct mf_measure_scratch *scratch, const struct mf_calls *calls,
-                            int index, int64_t offset, struct mf_operand *out)
+                            int index, int64_t offset, int64_t first_offset, struct mf_operand *out)
 {
     const struct mf_operands_need *need = &calls->needs[index];
     char *at = (char *)(need->host ? scratch->host : scratch->device) + offset;
@@ -131,7 +133,11 @@ static enum mf_status place(const struct mf_device_interface *interface, struct 
         out->pointer = at;
         return fill_on_device(interface, device, scratch, calls, index, at);
     }
-    mf_operands_fill(&calls->signature, need, at, need->bytes);
+    if (offset != first_offset) {
+        memcpy(at, (char *)scratch->host + first_offset, (size_t)need->bytes);
+    } else {
+        mf_operands_fill(&calls->signature, need, at, need->bytes);
+    }
     out->pointer = calls->signature.lane == MF_LANE_COMPUTE ? interface->device_address(device, at)
                                                             : (void *)at;
     return MF_STATUS_OK;
@@ -143,6 +149,8 @@ enum mf_status mf_calls_prepare(const struct mf_device_interface *interface,
 {
     const struct mf_signature *signature = &calls->signature;
     int64_t offsets[2] = {0, 0};
+    int64_t first[MF_OPERANDS_MAX] = {0};
+    calls->next = 0;
     MF_TRY(grow(interface, device, scratch, calls));
     for (int32_t copy = 0; copy < calls->count; copy++) {
         struct mf_kernel_call *call = &calls->calls[copy];
@@ -160,7 +168,8 @@ enum mf_status mf_calls_prepare(const struct mf_device_interface *interface,
                 call->operands[i].pointer = calls->calls[0].operands[i].pointer;
                 continue;
             }
-            MF_TRY(place(interface, device, scratch, calls, i, offsets[need->host],
+            first[i] = copy == 0 ? offsets[need->host] : first[i];
+            MF_TRY(place(interface, device, scratch, calls, i, offsets[need->host], first[i],
                          &call->operands[i]));
             offsets[need->host] += align(need->bytes);
         }
@@ -168,13 +177,18 @@ enum mf_status mf_calls_prepare(const struct mf_device_interface *interface,
     return MF_STATUS_OK;
 }
 
+const struct mf_kernel_call *mf_calls_next(struct mf_calls *calls)
+{
+    calls->next = (calls->next + 1) % calls->count;
+    return &calls->calls[calls->next];
+}
+
 enum mf_status mf_calls_run(const struct mf_device_interface *interface, struct mf_device *device,
-                            const struct mf_calls *calls, int32_t count, double *ns)
+                            struct mf_calls *calls, int32_t count, double *ns)
 {
     MF_TRY(interface->begin(device, true));
     for (int32_t i = 0; i < count; i++) {
-        MF_TRY(
-            interface->submit(device, calls->signature.lane, &calls->calls[i % calls->count], i));
+        MF_TRY(interface->submit(device, calls->signature.lane, mf_calls_next(calls), i));
     }
     MF_TRY(interface->sync(device));
     for (int32_t i = 0; i < count; i++) {

@@ -24,6 +24,7 @@ struct mf_calls {
     int64_t staging_offset; /* host: device operands are filled through here */
     int64_t staging_bytes;
     int32_t count;
+    int32_t next; /* whose turn it was last */
     struct mf_kernel_call calls[MF_CALLS_COPIES_MAX];
 };
 
@@ -35,8 +36,10 @@ enum mf_status mf_calls_plan(const struct mf_signature *signature, int64_t rotat
 enum mf_status mf_calls_prepare(const struct mf_device_interface *interface,
                                 struct mf_device *device, struct mf_measure_scratch *scratch,
                                 struct mf_calls *calls) MF_MUST_USE;
+/* The call whose turn it is; turns go on from graph to graph, so that no copy stays in a cache. */
+const struct mf_kernel_call *mf_calls_next(struct mf_calls *calls);
 /* Runs `count` calls, one after the other, as one graph; ns gets how long each took. */
 enum mf_status mf_calls_run(const struct mf_device_interface *interface, struct mf_device *device,
-                            const struct mf_calls *calls, int32_t count, double *ns) MF_MUST_USE;
+                            struct mf_calls *calls, int32_t count, double *ns) MF_MUST_USE;
 
 #endif

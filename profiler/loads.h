@@ -34,9 +34,8 @@ void mf_loads_close(struct mf_loads *loads);
 /* The median of a few in a row, for lone_ns of one set: the lowest so far is kept, as other
  * programs only ever slow a task down. */
 enum mf_status mf_loads_time(struct mf_loads *loads, int set) MF_MUST_USE;
-/* Queues task number `task`, the index-th of this set in its graph. */
-enum mf_status mf_loads_submit(const struct mf_loads *loads, int set, int32_t index,
-                               int32_t task) MF_MUST_USE;
+/* Queues task number `task`, on the next copy of its operands. */
+enum mf_status mf_loads_submit(const struct mf_loads *loads, int set, int32_t task) MF_MUST_USE;
 
 /* Hand-overs, gaps, costs of issuing and of a graph into `out`, in rounds until `end_ns` (of
  * CLOCK_MONOTONIC); `complete` when there was time for two. */

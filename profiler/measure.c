@@ -31,7 +31,7 @@ void mf_measure_release(const struct mf_device_interface *interface, struct mf_d
 
 /* Leaves in ns[0] what one call takes. */
 static enum mf_status warm_up(const struct mf_device_interface *interface, struct mf_device *device,
-                              const struct mf_calls *calls, bool paused, double *ns)
+                              struct mf_calls *calls, bool paused, double *ns)
 {
     int64_t end_ns = mf_clock_ns() + (paused ? WARM_NS : 0);
     MF_TRY(mf_calls_run(interface, device, calls, 1, ns));

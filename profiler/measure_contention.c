@@ -62,8 +62,7 @@ static enum mf_status run_pair(const struct mf_loads *loads, struct line lines[s
     while (queued[0] < lines[0].count || queued[1] < lines[1].count) {
         int next = queued[1] < lines[1].count &&
                    (queued[0] == lines[0].count || queued_ns[1] < queued_ns[0]);
-        MF_TRY(mf_loads_submit(loads, lines[next].load, queued[next],
-                               lines[next].first_task + queued[next]));
+        MF_TRY(mf_loads_submit(loads, lines[next].load, lines[next].first_task + queued[next]));
         queued_ns[next] += loads->lone_ns[lines[next].load];
         queued[next]++;
     }
@@ -207,7 +206,9 @@ static enum mf_status measure_pairs(struct meter *meter, int64_t start_ns, doubl
         for (int b = 0; b < MF_LOAD_COUNT; b++) {
             struct ratios *found = &meter->ratios[a][b];
             if (found->count >= ROUNDS_MIN) {
-                double ratio = mf_statistics_low(found->at, found->count);
+                /* The host device shares its cores with whoever comes by. */
+                double ratio = meter->loads->cuda ? mf_statistics_median(found->at, found->count)
+                                                  : mf_statistics_low(found->at, found->count);
                 out->slowdown[a][b] = ratio > NOISE ? ratio : 1;
             }
             *complete = *complete && seen(meter, a, b);

@@ -72,7 +72,7 @@ static enum mf_status hop(const struct mf_loads *loads, const struct chain *chai
     if (crosses && index > 0) {
         MF_TRY(loads->interface->wait(loads->device, lane, task - 1));
     }
-    MF_TRY(mf_loads_submit(loads, MF_LOADS_TINY(lane), index, task));
+    MF_TRY(mf_loads_submit(loads, MF_LOADS_TINY(lane), task));
     return crosses ? loads->interface->record(loads->device, lane, task) : MF_STATUS_OK;
 }
 
@@ -82,7 +82,7 @@ static enum mf_status issue(const struct meter *meter, struct chain *chain)
     int load = gate_load(chain);
     int32_t gates = count_gates(meter, load);
     for (int32_t i = 0; i < gates; i++) {
-        MF_TRY(mf_loads_submit(loads, load, i, i));
+        MF_TRY(mf_loads_submit(loads, load, i));
     }
     MF_TRY(
         loads->interface->record(loads->device, mf_contention_lane((enum mf_load)load), gates - 1));
@@ -161,7 +161,7 @@ static enum mf_status measure_graph(struct mf_loads *loads, double *out)
     for (int i = 0; i < UNTRACED; i++) {
         int64_t start_ns = mf_clock_ns();
         MF_TRY(interface->begin(loads->device, false));
-        MF_TRY(mf_loads_submit(loads, tiny, i, 0));
+        MF_TRY(mf_loads_submit(loads, tiny, 0));
         MF_TRY(interface->sync(loads->device));
         walls_ns[i % GRAPHS] = (double)(mf_clock_ns() - start_ns);
     }
