@@ -165,7 +165,8 @@ void mf_step_gradient_deliver(struct mf_step_builder *builder, int32_t unit, int
 bool mf_step_update_speculates(const struct mf_step_builder *builder, int32_t owner);
 /* What follows a finished gradient, its norm and, where nothing holds it up, its
  * update; the end of an optimizer step. */
-void mf_step_update_gradient(struct mf_step_builder *builder, int32_t owner, int32_t panel);
+void mf_step_update_gradient(struct mf_step_builder *builder, int32_t owner, int32_t panel,
+                             struct mf_step_ref gradient);
 void mf_step_update_finish(struct mf_step_builder *builder);
 /* Pending updates: as many of `block` as bring those laid out to `part` of `parts`; what the
  * forward of `block` needs finished; all of them. */

@@ -87,6 +87,7 @@ void mf_step_gradient_deliver(struct mf_step_builder *builder, int32_t index, in
     bool sums = mf_step_builder_sums(builder, owner);
     int64_t bytes = mf_model_panel_size(&builder->model->units[owner], panel) * 2;
 
+    struct mf_step_ref computed = target;
     if (choice == MF_GRADIENT_COPY) {
         struct mf_step_ref to = sums ? mf_step_builder_slot(builder, MF_RING_STAGING)
                                      : mf_step_builder_gradient(builder, owner, panel);
@@ -98,6 +99,7 @@ void mf_step_gradient_deliver(struct mf_step_builder *builder, int32_t index, in
         accumulate(builder, lane, index, panel, target);
     }
     if (is_last(builder, index, owner)) {
-        mf_step_update_gradient(builder, owner, panel);
+        mf_step_update_gradient(builder, owner, panel,
+                                sums ? mf_step_builder_gradient(builder, owner, panel) : computed);
     }
 }

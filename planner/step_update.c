@@ -4,13 +4,15 @@
 
 #include "planner/step_builder.h"
 
-static void norm(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+/* Where the gradient lies: on the device its second reading costs next to nothing. */
+static void norm(struct mf_step_builder *builder, int32_t owner, int32_t panel,
+                 struct mf_step_ref gradient)
 {
     const struct mf_unit *unit = &builder->model->units[owner];
-    bool on_device = mf_step_builder_decision(builder, owner)->gradient == MF_GRADIENT_DEVICE;
+    bool on_device = builder->step->buffers[gradient.buffer].space == MF_SPACE_DEVICE;
     int32_t square = builder->square_first[owner] + panel;
     struct mf_step_ref refs[] = {
-        mf_step_builder_gradient(builder, owner, panel),
+        gradient,
         {.buffer = builder->step->layout.squares,
          .resource = square,
          .resource_count = 1,
@@ -290,9 +292,10 @@ static void update_panel(struct mf_step_builder *builder, int32_t owner, int32_t
     builder->phase = phase;
 }
 
-void mf_step_update_gradient(struct mf_step_builder *builder, int32_t owner, int32_t panel)
+void mf_step_update_gradient(struct mf_step_builder *builder, int32_t owner, int32_t panel,
+                             struct mf_step_ref gradient)
 {
-    norm(builder, owner, panel);
+    norm(builder, owner, panel, gradient);
     builder->speculative = mf_step_update_speculates(builder, owner);
     if (builder->speculative || (!builder->plan->workload.clip && !is_deferred(builder, owner))) {
         update_panel(builder, owner, panel);
@@ -317,7 +320,7 @@ void mf_step_update_finish(struct mf_step_builder *builder)
             builder->block = model->units[i].block;
             for (int32_t panel = 0; panel < model->units[i].panel_count; panel++) {
                 if (norms) {
-                    norm(builder, i, panel);
+                    norm(builder, i, panel, mf_step_builder_gradient(builder, i, panel));
                 }
                 if (updates) {
                     update_panel(builder, i, panel);

@@ -181,7 +181,8 @@ static void add_update(const struct builder *builder, int32_t owner, int32_t pan
         bool device = choice->gradient == MF_GRADIENT_DEVICE;
         bool by_cpu = choice->optimizer == MF_OPTIMIZER_CPU;
         bool passes = choice->optimizer == MF_OPTIMIZER_GPU_STREAM;
-        enum mf_lane norm_lane = device ? MF_LANE_COMPUTE : MF_LANE_CPU;
+        bool norm_on_device = device || (choice->gradient == MF_GRADIENT_COPY && !sums);
+        enum mf_lane norm_lane = norm_on_device ? MF_LANE_COMPUTE : MF_LANE_CPU;
         enum mf_lane update_lane = by_cpu ? MF_LANE_CPU : MF_LANE_COMPUTE;
         lanes[MF_WORK_NORM].ns[norm_lane] +=
             cost(builder, norm_lane, MF_KERNEL_GRADIENT_NORM, norm);
