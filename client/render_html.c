@@ -50,6 +50,9 @@ static const char *size(int64_t bytes, const char *none, char out[static MF_FORM
 static void workload(FILE *out, const Memferry__V1__Plan *plan)
 {
     char text[512];
+    snprintf(text, sizeof(text), "%s%s", plan->hardware_name,
+             plan->here ? "" : ", which is not this machine: a plan to look at, none to run");
+    fact(out, "hardware", text);
     char device[MF_FORMAT_MAX];
     char host[MF_FORMAT_MAX];
     char name[MF_LIBRARY_JSON_ENUM_MAX];

@@ -35,6 +35,24 @@ static enum mf_status decode(const char *text, const char *name, struct mf_hardw
     return status;
 }
 
+/* What a plan cannot do without, and what would be taken for "all there is". Rates may be left
+ * away: then they are those that planner/cost.c assumes. */
+static enum mf_status check_described(const struct mf_hardware *hardware)
+{
+    const struct mf_hardware_device *device = &hardware->devices[0];
+    if (strcmp(device->kind, "cuda") != 0 && strcmp(device->kind, "host") != 0) {
+        return mf_status_set(MF_STATUS_INVALID,
+                             "hardware: devices[0].kind is \"cuda\" or \"host\", found \"%s\"",
+                             device->kind);
+    }
+    if (device->name[0] == 0 || device->memory_bytes < 1 || hardware->host_bytes < 1) {
+        return mf_status_set(MF_STATUS_INVALID,
+                             "hardware: devices[0].name, devices[0].memory_bytes and host_bytes "
+                             "must be given, and be more than nothing");
+    }
+    return MF_STATUS_OK;
+}
+
 static bool same(const struct mf_hardware *a, const struct mf_hardware *b)
 {
     char left[MF_HASH_TEXT_MAX];
@@ -117,7 +135,8 @@ enum mf_status mf_tune_machine_find(struct mf_service *service, const char *name
         return MF_STATUS_OK;
     }
     if (name[0] == '{') {
-        return decode(name, "hardware", out);
+        MF_TRY(decode(name, "hardware", out));
+        return check_described(out);
     }
     for (size_t i = 0; i < mf_catalog_count; i++) {
         if (strcmp(name, mf_catalog_entries[i].name) == 0) {
@@ -330,6 +349,7 @@ static enum mf_status read_machine(const char *text, struct mf_hardware *hardwar
     MF_TRY_GOTO(mf_json_require(json, "machine", "hardware"), end);
     MF_TRY_GOTO(mf_json_require(json, "machine", "profile"), end);
     MF_TRY_GOTO(mf_hardware_decode(json_object_get(json, "hardware"), hardware), end);
+    MF_TRY_GOTO(check_described(hardware), end);
     MF_TRY_GOTO(mf_profile_decode(json_object_get(json, "profile"), profile), end);
 end:
     json_decref(json);

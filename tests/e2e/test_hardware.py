@@ -131,9 +131,22 @@ class Hardware(harness.TestCase):
         result = self.daemon.cli("plan", "gpt2", "--hardware", "nowhere.json", code=EXIT_USAGE)
         self.assertIn("there is no file nowhere.json", result.stderr)
 
+    def test_rates_may_be_left_away(self):
+        plan = self.daemon.plans.GetPlan(plan_pb2.GetPlanRequest(
+            model=plan_pb2.Model(preset="gpt2"), hardware=json.dumps(
+                {"host_bytes": 1 << 36, "devices": [
+                    {"kind": "cuda", "name": "a <card>", "memory_bytes": 1 << 34}]}))).plan
+        self.assertGreater(plan.prediction.step_ns, 0)
+        page = self.daemon.cli("show", "plan", plan.id, "--html", "-").stdout
+        self.assertIn("a &lt;card&gt;", page)
+
     def test_descriptions_that_are_wrong(self):
         for text in ("{", "{}", '{"devices": []}', '{"devices": [{"kind": "cuda"}]}',
-                     '{"devices": [{"kind": "cuda", "memory_bytes": -1}]}'):
+                     '{"devices": [{"kind": "cuda", "memory_bytes": -1}]}',
+                     '{"host_bytes": 1, "devices": [{"kind": "cuda", "memory_bytes": 1}]}',
+                     '{"devices": [{"kind": "cuda", "name": "x", "memory_bytes": 1}]}',
+                     '{"host_bytes": 1, "devices": '
+                     '[{"kind": "tpu", "name": "x", "memory_bytes": 1}]}'):
             with self.subTest(text=text), self.assertRaises(grpc.RpcError) as caught:
                 self.daemon.plans.GetPlan(plan_pb2.GetPlanRequest(
                     model=plan_pb2.Model(preset="gpt2"), hardware=text))
