@@ -1,11 +1,11 @@
 /*
- * How long the solver takes, and how good its plans are, by strategy.
+ * How long the solver takes, and how good its plans are, by strategy; how long the simulator takes.
  *
  *     bench-plan [--hardware FILE] [--json FILE]
  *
  * FILE is a description as in hardware/. Without it costs are estimates for a machine like an H200:
  * the solver's time depends on sizes, not on rates. Targets, in CPU time: `auto` for an 8B model
- * within 0.3 s, for 80 blocks within 1 s.
+ * within 0.3 s, for 80 blocks within 1 s; the simulator at most 1 us a task.
  */
 #include <argp.h>
 #include <jansson.h>
@@ -14,6 +14,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "planner/cost.h"
+#include "planner/simulate.h"
 #include "planner/solve.h"
 
 #define GIB (1ll << 30)
@@ -93,6 +95,32 @@ static void report(json_t *rows, const struct mf_model *model, int64_t device_by
                                           got->step_ns, "bound_ns", got->bound_ns));
 }
 
+/* What simulating the plan's step takes, beside contention. */
+static void time_simulator(json_t *rows, const struct mf_solve_request *request,
+                           const struct mf_plan *plan)
+{
+    struct mf_step step;
+    struct mf_simulation simulation;
+    struct mf_step_request run = mf_step_variant_request(plan, MF_STEP_RUN);
+    if (plan->unit_count == 0 || mf_step_build(request->model, plan, &run, &step) != MF_STATUS_OK) {
+        return;
+    }
+    (void)mf_cost_fill(request->hardware, request->profile, &step);
+    double best = 1;
+    for (int i = 0; i < REPEATS; i++) {
+        double begin = now_s();
+        mf_simulate(&step, &request->hardware->contention, &simulation, NULL);
+        double seconds = now_s() - begin;
+        best = seconds < best ? seconds : best;
+    }
+    printf("simulator: %s, %d tasks in %.2f ms, %.3f us a task\n", request->model->name,
+           (int)step.task_count, best * 1e3, best * 1e6 / step.task_count);
+    json_array_append_new(rows,
+                          json_pack("{s:s, s:i, s:f}", "model", request->model->name,
+                                    "simulated_tasks", (int)step.task_count, "simulate_s", best));
+    mf_step_reset(&step);
+}
+
 /* The median of a few runs; every run gives the same plan. */
 static void bench(json_t *rows, const struct mf_solve_request *request)
 {
@@ -116,6 +144,9 @@ static void bench(json_t *rows, const struct mf_solve_request *request)
     }
     report(rows, request->model, request->constraints.device_bytes, request->strategy,
            seconds[REPEATS / 2], &plan);
+    if (request->strategy == MF_STRATEGY_STREAM) {
+        time_simulator(rows, request, &plan);
+    }
     mf_plan_reset(&plan);
 }
 

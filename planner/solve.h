@@ -28,7 +28,7 @@ struct mf_solve_request {
     const struct mf_pin *pins;
     int32_t pin_count;
     uint64_t seed;
-    int32_t evaluations_max; /* plans to score at most; 0 = a default that takes about a second */
+    int32_t evaluations_max; /* plans to score, about; 0 = a default that takes a second at most */
     bool (*expired)(void *context); /* NULL = never; true ends the search with the best so far */
     void *context;
 };

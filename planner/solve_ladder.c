@@ -44,6 +44,9 @@ struct ladder {
     int32_t rungs;       /* of a flight */
     int32_t landing;     /* every so many rungs */
     struct mf_solve_best frugal;
+    /* Seeds that fill no memory: where memory buys nothing they are hard to beat. */
+    int32_t bare_count;
+    struct mf_solve_best *bare;
 };
 
 /* Builds a seed smaller until it fits: what it needs beyond the count is known after a build. */
@@ -133,6 +136,26 @@ static enum mf_status try_fills(struct mf_solve_search *search)
     return status;
 }
 
+static enum mf_status find_bare(struct mf_solve_search *search, struct ladder *out)
+{
+    struct mf_solve_context *context = search->context;
+    int32_t count = mf_solve_seed_count() / MF_SOLVE_SEED_ORDERS;
+    out->bare = calloc((size_t)count, sizeof(*out->bare));
+    MF_ASSERT(out->bare != NULL);
+    enum mf_status status = MF_STATUS_OK;
+    for (int32_t i = 0; i < count && status == MF_STATUS_OK; i++) {
+        struct mf_plan plan;
+        struct mf_solve_score score;
+        mf_solve_seed_build(context, i * MF_SOLVE_SEED_ORDERS, 0, &plan);
+        status = mf_solve_search_score(search, &plan, &score);
+        if (status == MF_STATUS_OK) {
+            mf_solve_search_keep(&out->bare[out->bare_count++], &plan, &score);
+        }
+        mf_plan_reset(&plan);
+    }
+    return status;
+}
+
 static int64_t rung_bytes(const struct ladder *ladder, int32_t flight, int32_t rung)
 {
     double bytes = (double)ladder->most *
@@ -173,6 +196,13 @@ static enum mf_status climb_flight(struct mf_solve_search *search, const struct 
     /* Nothing of what came before may be known here: it depends on where the search began. */
     mf_solve_search_keep(&search->best, &ladder->frugal.plan, &ladder->frugal.score);
     mf_solve_memo_reset(&search->memo);
+    context->budget[MF_SPACE_DEVICE] = rung_bytes(ladder, flight, 1);
+    for (int32_t i = 0; i < ladder->bare_count; i++) {
+        struct mf_solve_score score = ladder->bare[i].score;
+        score.fits = score.bytes[MF_SPACE_DEVICE] <= context->budget[MF_SPACE_DEVICE] &&
+                     score.bytes[MF_SPACE_HOST] <= context->budget[MF_SPACE_HOST];
+        mf_solve_search_offer(search, &ladder->bare[i].plan, &score);
+    }
     search->random = context->request->seed + (uint64_t)flight;
     for (int32_t rung = 1; rung <= ladder->rungs; rung++) {
         if (rung_bytes(ladder, flight, rung - 1) >= search->asked_bytes && rung > 1) {
@@ -236,6 +266,9 @@ enum mf_status mf_solve_ladder(struct mf_solve_search *search)
     int32_t most = context->evaluations_max;
     enum mf_status status = find_ends(search, &ladder);
     if (status == MF_STATUS_OK) {
+        status = find_bare(search, &ladder);
+    }
+    if (status == MF_STATUS_OK) {
         lay_out(&ladder, most > 2 * NAMED_EVALUATIONS ? most - NAMED_EVALUATIONS : most / 2);
         mf_solve_move_list(context->model, context->request->workload.clip,
                            most * MOVES_PER_EVALUATION, &search->moves);
@@ -255,5 +288,9 @@ enum mf_status mf_solve_ladder(struct mf_solve_search *search)
     mf_solve_memo_reset(&search->memo);
     mf_solve_search_drop(&search->best);
     mf_solve_search_drop(&ladder.frugal);
+    for (int32_t i = 0; i < ladder.bare_count; i++) {
+        mf_solve_search_drop(&ladder.bare[i]);
+    }
+    free(ladder.bare);
     return status;
 }

@@ -15,6 +15,7 @@ static const enum spend orders[][SPEND_COUNT] = {
     {SPEND_STATE, SPEND_ACTIVATION, SPEND_WEIGHT}, {SPEND_ACTIVATION, SPEND_STATE, SPEND_WEIGHT},
 };
 #define ORDER_COUNT ((int32_t)(sizeof(orders) / sizeof(orders[0])))
+_Static_assert(sizeof(orders) / sizeof(orders[0]) == MF_SOLVE_SEED_ORDERS, "orders of a seed");
 
 /* Bases: how gradients and updates go, and every how many-th owner is updated by the GPU with its
  * state passing through (0 = none). */

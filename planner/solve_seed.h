@@ -9,6 +9,8 @@
 
 /* Seeds are numbered 0 .. mf_solve_seed_count() - 1. */
 int32_t mf_solve_seed_count(void);
+/* Every MF_SOLVE_SEED_ORDERS seeds differ only in the order of filling. */
+#define MF_SOLVE_SEED_ORDERS 6
 /* Makes seed `index`, filling device memory up to `limit_bytes` as mf_work_plan counts it. */
 void mf_solve_seed_build(const struct mf_solve_context *context, int32_t index, int64_t limit_bytes,
                          struct mf_plan *out);
