@@ -1,7 +1,8 @@
 /*
  * AdamW on the CPU against what this machine's memory can move, in one run.
  *
- *     bench-adam [--device host|cuda] [--threads N] [--elements N] [--repeats N] [--json FILE]
+ *     bench-adam [--device host|cuda] [--threads N] [--elements N] [--repeats N] [--apart]
+ *                [--json FILE]
  *
  * The update is the kernel that the CPU lane runs, called through the device, on memory of
  * map_host. It moves 26 bytes an element: 14 read (fp32 m and v, the master as bf16 weight and a
@@ -10,7 +11,8 @@
  * triad in place, a += s b (16 bytes read, 8 written), and a *= s (8 and 8, the mix of the update).
  * In place, because a store to lines that were not read would move them once more, uncounted.
  * --threads is for these loops and for the update; without it both have a thread a CPU, but the
- * CUDA device leaves one free.
+ * CUDA device leaves one free. With --apart results go to memory of their own, as those of updates
+ * that begin before the norm is known.
  */
 #include <argp.h>
 #include <jansson.h>
@@ -38,7 +40,8 @@ static struct {
     int threads;
     int repeats;
     int64_t elements;
-} options = {"host", NULL, 0, 12, 256ll << 20};
+    bool apart;
+} options = {"host", NULL, 0, 12, 256ll << 20, false};
 
 static const struct mf_device_interface *interface;
 static struct mf_device *device;
@@ -167,6 +170,11 @@ static double measure_update(int64_t n)
     call.operands[1].pointer = state;
     call.operands[2].pointer = gradient + n;
     call.operands[3].pointer = &control;
+    if (options.apart) {
+        char *results = memory + options.elements * ELEMENT_BYTES;
+        call.operands[4].pointer = results;
+        call.operands[5].pointer = results + n * MF_STATE_BYTES;
+    }
     fill(state, gradient, n);
     int64_t ns[REPEATS_MAX];
     must(interface->begin(device, true), "begin");
@@ -215,6 +223,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
     case 'r':
         options.repeats = (int)read_number(value, state);
         break;
+    case 'a':
+        options.apart = true;
+        break;
     case ARGP_KEY_END:
         if (options.threads < 0 || options.threads > THREADS_MAX || options.repeats < 1 ||
             options.repeats > REPEATS_MAX || options.elements < 4096) {
@@ -243,8 +254,8 @@ static void open_device(void)
     }
     must(interface->open(&settings, &device), "device");
     must(interface->prepare(device, options.repeats + 1), "device");
-    must(interface->map_host(device, options.elements * ELEMENT_BYTES + ALIGN, NULL, NULL,
-                             (void **)&memory),
+    int64_t held = options.apart ? ELEMENT_BYTES + MF_STATE_BYTES + 2 : ELEMENT_BYTES;
+    must(interface->map_host(device, options.elements * held + ALIGN, NULL, NULL, (void **)&memory),
          "memory");
 }
 
@@ -273,6 +284,7 @@ int main(int argc, char **argv)
         {"threads", 't', "N", 0, "threads, default: all cores", 0},
         {"elements", 'n', "N", 0, "of the largest update", 0},
         {"repeats", 'r', "N", 0, "medians of so many", 0},
+        {"apart", 'a', NULL, 0, "results in memory of their own", 0},
         {0}};
     static const struct argp argp = {.options = known, .parser = parse};
     argp_parse(&argp, argc, argv, 0, NULL, NULL);

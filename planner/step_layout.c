@@ -40,7 +40,8 @@ static void build_unit(struct mf_step_builder *builder, int32_t index)
         layout->weight_device[index] = mf_step_builder_buffer(
             builder, MF_SPACE_DEVICE, MF_PURPOSE_WEIGHT, unit->elements * 2, panels, index);
     }
-    if (!resident || decision->optimizer == MF_OPTIMIZER_CPU) {
+    if (!resident || decision->optimizer == MF_OPTIMIZER_CPU ||
+        mf_step_update_speculates(builder, index)) {
         layout->weight_host[index] =
             host_panels(builder, index, MF_PURPOSE_WEIGHT, unit->elements * 2);
     }

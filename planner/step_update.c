@@ -66,9 +66,7 @@ bool mf_step_update_speculates(const struct mf_step_builder *builder, int32_t ow
     const struct mf_unit_decision *decision = mf_step_builder_decision(builder, owner);
     return builder->plan->workload.clip && builder->plan->speculate &&
            builder->model->units[owner].block >= builder->plan->deferred_blocks &&
-           (decision->optimizer == MF_OPTIMIZER_CPU ||
-            (decision->optimizer == MF_OPTIMIZER_GPU_STREAM &&
-             decision->forward != MF_WEIGHT_FORWARD_RESIDENT));
+           decision->optimizer != MF_OPTIMIZER_GPU;
 }
 
 /* With speculation what cannot be undone waits for the next forward. */
@@ -200,6 +198,12 @@ static bool weight_passes(const struct mf_step_builder *builder, int32_t owner)
     return mf_step_builder_decision(builder, owner)->forward != MF_WEIGHT_FORWARD_RESIDENT;
 }
 
+/* A resident weight that the device may have to take back has its halves in host memory, too. */
+static bool is_mirrored(const struct mf_step_builder *builder, int32_t owner)
+{
+    return !weight_passes(builder, owner) && builder->step->layout.weight_host[owner] >= 0;
+}
+
 /* The second half of an update on the device: the kernel, and what goes home. */
 static void finish_on_device(struct mf_step_builder *builder, const struct mf_step_passing *passing)
 {
@@ -217,8 +221,9 @@ static void finish_on_device(struct mf_step_builder *builder, const struct mf_st
         mf_step_builder_copy(builder, passing->state, result(builder, owner, home),
                              elements * MF_STATE_BYTES, owner, panel);
     }
-    if (weight_passes(builder, owner)) {
-        struct mf_step_ref home = weight_at_home(builder, owner, panel);
+    if (weight_passes(builder, owner) || is_mirrored(builder, owner)) {
+        struct mf_step_ref home =
+            mf_step_builder_panel(unit, builder->step->layout.weight_host[owner], panel, 2);
         mf_step_builder_copy(builder, passing->weight, result(builder, owner, home), elements * 2,
                              owner, panel);
     }
@@ -261,6 +266,13 @@ static void update_on_device(struct mf_step_builder *builder, int32_t owner, int
     if (!state_passes(builder, owner) && !weight_passes(builder, owner)) {
         finish_on_device(builder, &passing);
         return;
+    }
+    if (builder->pending && is_mirrored(builder, owner)) { /* speculation has spoilt it */
+        mf_step_builder_copy(builder,
+                             mf_step_builder_panel(&builder->model->units[owner],
+                                                   builder->step->layout.weight_host[owner], panel,
+                                                   2),
+                             passing.weight, elements * 2, owner, panel);
     }
     if (state_passes(builder, owner)) {
         passing.state =

@@ -17,7 +17,7 @@
 /* Copies past the caches: what is written here is not read again in this step. An ordinary store
  * would first read the line it overwrites. settle() makes such stores visible to others. */
 #ifdef __SSE2__
-static void stream_out(void *to, const void *from, size_t bytes)
+MF_HOST_INLINE void stream_out(void *to, const void *from, size_t bytes)
 {
     unsigned char *out = to;
     const unsigned char *in = from;
@@ -37,7 +37,7 @@ static void settle(void)
     _mm_sfence();
 }
 #else
-static void stream_out(void *to, const void *from, size_t bytes)
+MF_HOST_INLINE void stream_out(void *to, const void *from, size_t bytes)
 {
     memcpy(to, from, bytes);
 }
@@ -219,48 +219,83 @@ MF_HOST_INLINE void adamw_elements(const struct mf_adamw_scalars *s, float decay
     }
 }
 
+/* At most ADAMW_BLOCK elements whose results have places of their own. */
+MF_HOST_INLINE void adamw_apart(const struct mf_adamw_scalars *s, float decay,
+                                const unsigned char *gradient, bool fp32,
+                                const struct adamw_arrays *from, const struct adamw_arrays *to,
+                                int64_t at, int64_t count)
+{
+    float m[ADAMW_BLOCK];
+    float v[ADAMW_BLOCK];
+    int16_t rest[ADAMW_BLOCK];
+    uint16_t weight[ADAMW_BLOCK];
+    size_t wide = (size_t)count * sizeof(float);
+    size_t narrow = (size_t)count * sizeof(uint16_t);
+    memcpy(m, from->m + at, wide);
+    memcpy(v, from->v + at, wide);
+    memcpy(rest, from->rest + at, narrow);
+    memcpy(weight, from->weight + at, narrow);
+    adamw_elements(s, decay, gradient, fp32, m, v, rest, weight, count);
+    stream_out(to->m + at, m, wide);
+    stream_out(to->v + at, v, wide);
+    stream_out(to->rest + at, rest, narrow);
+    stream_out(to->weight + at, weight, narrow);
+}
+
+/* `from` and `to` are the same, or apart. */
 MF_HOST_INLINE void adamw_body(const struct mf_adamw_scalars *scalars, float decay,
                                const unsigned char *gradient, bool fp32,
-                               const struct adamw_arrays *arrays, int64_t count)
+                               const struct adamw_arrays *read, const struct adamw_arrays *written,
+                               int64_t count)
 {
     const struct mf_adamw_scalars s = *scalars;
-    const struct adamw_arrays to = *arrays;
+    const struct adamw_arrays from = *read;
+    const struct adamw_arrays to = *written;
     int64_t size = fp32 ? 4 : 2;
     int64_t at = 0;
+    bool apart = from.m != to.m;
     for (; at + ADAMW_BLOCK <= count; at += ADAMW_BLOCK) {
         prefetch(gradient, at, size);
-        prefetch(to.m, at, sizeof(*to.m));
-        prefetch(to.v, at, sizeof(*to.v));
-        prefetch(to.rest, at, sizeof(*to.rest));
-        prefetch(to.weight, at, sizeof(*to.weight));
-        adamw_elements(&s, decay, gradient + at * size, fp32, to.m + at, to.v + at, to.rest + at,
-                       to.weight + at, ADAMW_BLOCK);
+        prefetch(from.m, at, sizeof(*from.m));
+        prefetch(from.v, at, sizeof(*from.v));
+        prefetch(from.rest, at, sizeof(*from.rest));
+        prefetch(from.weight, at, sizeof(*from.weight));
+        if (apart) {
+            adamw_apart(&s, decay, gradient + at * size, fp32, &from, &to, at, ADAMW_BLOCK);
+        } else {
+            adamw_elements(&s, decay, gradient + at * size, fp32, to.m + at, to.v + at,
+                           to.rest + at, to.weight + at, ADAMW_BLOCK);
+        }
     }
-    adamw_elements(&s, decay, gradient + at * size, fp32, to.m + at, to.v + at, to.rest + at,
-                   to.weight + at, count - at);
+    if (apart) {
+        adamw_apart(&s, decay, gradient + at * size, fp32, &from, &to, at, count - at);
+    } else {
+        adamw_elements(&s, decay, gradient + at * size, fp32, to.m + at, to.v + at, to.rest + at,
+                       to.weight + at, count - at);
+    }
 }
 
 MF_HOST_INLINE void adamw_fp32_body(const struct mf_adamw_scalars *scalars, float decay,
-                                    const unsigned char *gradient,
-                                    const struct adamw_arrays *arrays, int64_t count)
+                                    const unsigned char *gradient, const struct adamw_arrays *from,
+                                    const struct adamw_arrays *to, int64_t count)
 {
-    adamw_body(scalars, decay, gradient, true, arrays, count);
+    adamw_body(scalars, decay, gradient, true, from, to, count);
 }
 MF_HOST_SIMD(adamw_fp32,
              (const struct mf_adamw_scalars *scalars, float decay, const unsigned char *gradient,
-              const struct adamw_arrays *arrays, int64_t count),
-             (scalars, decay, gradient, arrays, count))
+              const struct adamw_arrays *from, const struct adamw_arrays *to, int64_t count),
+             (scalars, decay, gradient, from, to, count))
 
 MF_HOST_INLINE void adamw_bf16_body(const struct mf_adamw_scalars *scalars, float decay,
-                                    const unsigned char *gradient,
-                                    const struct adamw_arrays *arrays, int64_t count)
+                                    const unsigned char *gradient, const struct adamw_arrays *from,
+                                    const struct adamw_arrays *to, int64_t count)
 {
-    adamw_body(scalars, decay, gradient, false, arrays, count);
+    adamw_body(scalars, decay, gradient, false, from, to, count);
 }
 MF_HOST_SIMD(adamw_bf16,
              (const struct mf_adamw_scalars *scalars, float decay, const unsigned char *gradient,
-              const struct adamw_arrays *arrays, int64_t count),
-             (scalars, decay, gradient, arrays, count))
+              const struct adamw_arrays *from, const struct adamw_arrays *to, int64_t count),
+             (scalars, decay, gradient, from, to, count))
 
 struct adamw_job {
     const struct mf_kernel_call *call;
@@ -277,54 +312,29 @@ static struct adamw_arrays arrays_at(const struct mf_operand *state,
 }
 
 static void adamw(const struct adamw_job *job, float decay, int64_t start,
-                  const struct adamw_arrays *arrays, int64_t count)
+                  const struct adamw_arrays *from, const struct adamw_arrays *to, int64_t count)
 {
     const unsigned char *gradient = job->call->operands[0].pointer;
     if ((job->call->shape.flags & MF_SHAPE_GRADIENT_FP32) != 0) {
-        adamw_fp32(&job->scalars, decay, gradient + start * 4, arrays, count);
+        adamw_fp32(&job->scalars, decay, gradient + start * 4, from, to, count);
     } else {
-        adamw_bf16(&job->scalars, decay, gradient + start * 2, arrays, count);
+        adamw_bf16(&job->scalars, decay, gradient + start * 2, from, to, count);
     }
-}
-
-/* The results have places of their own. */
-static void adamw_apart(const struct adamw_job *job, float decay, int64_t start, int64_t count)
-{
-    const struct mf_operand *operands = job->call->operands;
-    int64_t n = job->call->shape.n;
-    struct adamw_arrays from = arrays_at(&operands[1], &operands[2], n, start);
-    struct adamw_arrays to = arrays_at(&operands[4], &operands[5], n, start);
-    float m[GRAIN];
-    float v[GRAIN];
-    int16_t rest[GRAIN];
-    uint16_t weight[GRAIN];
-    size_t wide = (size_t)count * sizeof(float);
-    size_t narrow = (size_t)count * sizeof(uint16_t);
-    memcpy(m, from.m, wide);
-    memcpy(v, from.v, wide);
-    memcpy(rest, from.rest, narrow);
-    memcpy(weight, from.weight, narrow);
-    adamw(job, decay, start, &(struct adamw_arrays){m, v, rest, weight}, count);
-    stream_out(to.m, m, wide);
-    stream_out(to.v, v, wide);
-    stream_out(to.rest, rest, narrow);
-    stream_out(to.weight, weight, narrow);
 }
 
 /* Elements first..end, all of one segment. */
 static void adamw_segment(const struct adamw_job *job, bool decayed, int64_t first, int64_t end)
 {
     const struct mf_operand *operands = job->call->operands;
+    int64_t n = job->call->shape.n;
     float decay = decayed ? job->scalars.decay : 1.0f;
+    struct adamw_arrays from = arrays_at(&operands[1], &operands[2], n, first);
     if (operands[4].pointer == NULL) {
-        struct adamw_arrays arrays =
-            arrays_at(&operands[1], &operands[2], job->call->shape.n, first);
-        adamw(job, decay, first, &arrays, end - first);
+        adamw(job, decay, first, &from, &from, end - first);
         return;
     }
-    for (int64_t start = first; start < end; start += GRAIN) {
-        adamw_apart(job, decay, start, end - start < GRAIN ? end - start : GRAIN);
-    }
+    struct adamw_arrays to = arrays_at(&operands[4], &operands[5], n, first);
+    adamw(job, decay, first, &from, &to, end - first);
     settle();
 }
 
