@@ -142,6 +142,7 @@ enum {
     MF_SHAPE_WEIGHT_HOST = 1u << 8, /* direct host access: W is in mapped host memory */
     MF_SHAPE_OUTPUT_HOST = 1u << 9, /* direct write: the gradient goes to mapped host memory */
     MF_SHAPE_TOUCHED = 1u << 10,    /* rows of a table that stay zero are not written */
+    MF_SHAPE_APART = 1u << 11,      /* ADAMW's results go to operands 4 and 5 */
 };
 
 /* What decides a kernel's cost; with the kernel and the lane it is the key of a measurement. */

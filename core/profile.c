@@ -32,7 +32,7 @@ enum {
 
 /* The first and the last panel, or adding to an output, cost what the ones between cost. */
 static const uint32_t costly_flags = MF_SHAPE_BIAS | MF_SHAPE_GRADIENT_FP32 | MF_SHAPE_WEIGHT_HOST |
-                                     MF_SHAPE_OUTPUT_HOST | MF_SHAPE_TOUCHED;
+                                     MF_SHAPE_OUTPUT_HOST | MF_SHAPE_TOUCHED | MF_SHAPE_APART;
 
 struct mf_signature mf_profile_signature(enum mf_lane lane, enum mf_kernel kernel,
                                          const struct mf_shape *shape)

@@ -104,14 +104,16 @@ static void adamw(struct mf_step_builder *builder, enum mf_lane lane, int32_t ow
     };
     /* On the device the results go to the other half with the copies home. */
     bool apart = builder->speculative && lane == MF_LANE_CPU;
+    struct mf_shape shape = adamw_shape(builder, owner, panel);
+    shape.flags |= apart ? MF_SHAPE_APART : 0;
     struct mf_step_ref refs[] = {gradient,
                                  state,
                                  weight,
                                  control,
                                  result(builder, owner, state),
                                  result(builder, owner, weight)};
-    struct mf_task *task = mf_step_builder_task(
-        builder, lane, MF_KERNEL_ADAMW, adamw_shape(builder, owner, panel), refs, apart ? 6 : 4);
+    struct mf_task *task =
+        mf_step_builder_task(builder, lane, MF_KERNEL_ADAMW, shape, refs, apart ? 6 : 4);
     task->unit = owner;
     task->panel = panel;
 }

@@ -103,6 +103,7 @@ static const char *placement(uint32_t flags)
     return (flags & MF_SHAPE_WEIGHT_HOST) != 0   ? ", weight in host memory"
            : (flags & MF_SHAPE_TOUCHED) != 0     ? ", touched rows in host memory"
            : (flags & MF_SHAPE_OUTPUT_HOST) != 0 ? ", output in host memory"
+           : (flags & MF_SHAPE_APART) != 0       ? ", results apart"
                                                  : "";
 }
 

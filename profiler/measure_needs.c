@@ -65,6 +65,11 @@ static enum mf_status collect_plan(const struct mf_model *model, const struct mf
     mf_plan_init(model, workload, &plan);
     choose(model, index, &plan);
     enum mf_status status = collect_variant(model, &plan, MF_STEP_FIRST_UPDATE, found);
+    if (status == MF_STATUS_OK && workload->clip) {
+        plan.speculate = true;
+        status = collect_variant(model, &plan, MF_STEP_FIRST_UPDATE, found);
+        plan.speculate = false;
+    }
     if (status == MF_STATUS_OK && workload->accumulation > 1) {
         status = collect_variant(model, &plan, MF_STEP_LATER_UPDATE, found);
     }

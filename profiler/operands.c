@@ -26,6 +26,7 @@ enum extent {
     EXTENT_ROPE,       /* seq_len, head_dim / 2, 2 */
     EXTENT_LOGITS,     /* T / seq_len, n */
     EXTENT_MARKS,      /* k if the flag says so */
+    EXTENT_APART,      /* n if the flag says so */
 };
 
 enum place {
@@ -126,7 +127,8 @@ static const struct operand operands[MF_KERNEL_COUNT][MF_OPERANDS_MAX] = {
     [MF_KERNEL_GRADIENT_ACCUMULATE] = {UPDATE(BF16, N), UPDATE(FP32, N)},
     [MF_KERNEL_GRADIENT_NORM] = {UPDATE(BF16, N), SHARED(SQUARES, ONE)},
     [MF_KERNEL_CLIP] = {SHARED(SQUARES, N), SHARED(CONTROL, ONE)},
-    [MF_KERNEL_ADAMW] = {UPDATE(BF16, N), UPDATE(STATE, N), UPDATE(BF16, N), SHARED(CONTROL, ONE)},
+    [MF_KERNEL_ADAMW] = {UPDATE(BF16, N), UPDATE(STATE, N), UPDATE(BF16, N), SHARED(CONTROL, ONE),
+                         UPDATE(STATE, APART), UPDATE(BF16, APART)},
     [MF_KERNEL_COPY] = {UPDATE(ZERO, N), UPDATE(ZERO, N)},
 };
 
@@ -169,6 +171,8 @@ static int64_t count(enum extent extent, const struct mf_shape *shape, int64_t *
         return times(rows, shape->heads);
     case EXTENT_MARKS:
         return (shape->flags & MF_SHAPE_TOUCHED) != 0 ? shape->k : 0;
+    case EXTENT_APART:
+        return (shape->flags & MF_SHAPE_APART) != 0 ? shape->n : 0;
     case EXTENT_ROPE:
         return times(shape->seq_len, shape->head_dim);
     case EXTENT_LOGITS:
