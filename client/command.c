@@ -24,6 +24,7 @@ static const struct mf_command commands[] = {
     {"compare", "all strategies for a model side by side", mf_command_compare_run},
     {"explain", "why a unit is held as it is, and what else would cost", mf_command_plan_explain},
     {"diff", "two plans against each other", mf_command_compare_diff},
+    {"tokenize", "make a token file of text or conversations", mf_command_tokenize_run},
     {"train", "run a training job and follow it", mf_command_train_run},
     {"watch", "follow a job that runs", mf_command_train_watch},
     {"trace", "write what a session last did, lane by lane", mf_command_trace_run},

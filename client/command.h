@@ -111,6 +111,7 @@ enum mf_status mf_command_compare_estimate(struct mf_command_context *context, i
 enum mf_status mf_command_compare_diff(struct mf_command_context *context, int argc, char **argv);
 enum mf_status mf_command_train_run(struct mf_command_context *context, int argc, char **argv);
 enum mf_status mf_command_train_watch(struct mf_command_context *context, int argc, char **argv);
+enum mf_status mf_command_tokenize_run(struct mf_command_context *context, int argc, char **argv);
 enum mf_status mf_command_trace_run(struct mf_command_context *context, int argc, char **argv);
 enum mf_status mf_command_list_ps(struct mf_command_context *context, int argc, char **argv);
 enum mf_status mf_command_list_ls(struct mf_command_context *context, int argc, char **argv);

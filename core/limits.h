@@ -26,6 +26,13 @@
 #define MF_RING_SLOTS_MAX 64
 #define MF_PROFILE_ENTRIES_MAX (1 << 18) /* distinct kernels and shapes */
 
+/* Text data */
+#define MF_TOKENIZER_FILE_MAX (256ll << 20)
+#define MF_TOKENIZER_VOCAB_MAX (1 << 22)
+#define MF_TOKENIZER_TOKEN_BYTES_MAX 4096 /* of a vocabulary's text */
+#define MF_TOKENIZER_PIECE_MAX (4 << 20)  /* bytes of a word; its merging takes 80 times as much */
+#define MF_DOCUMENT_LINE_MAX (64 << 20)   /* bytes of a line of JSONL */
+
 /* Service */
 #define MF_SESSIONS_MAX 64
 #define MF_SESSION_CALLS_MAX 16 /* calls in flight in one session */

@@ -1,8 +1,9 @@
 # The client: module mf_client (client/*.c), libmemferry for other programs (shared and static,
-# exporting only memferry_*), and the program memferry (client/command*.c, client/render*.c,
-# client/table.c, memferry.c).
+# exporting only memferry_*), and the program memferry (memferry.c and what is globbed as its
+# sources below: verbs, output, and data made into tokens).
 file(GLOB client_sources CONFIGURE_DEPENDS client/*.c)
-file(GLOB cli_sources CONFIGURE_DEPENDS client/command*.c client/render*.c client/table.c)
+file(GLOB cli_sources CONFIGURE_DEPENDS client/command*.c client/render*.c client/table.c
+  client/token*.c client/chat.c client/documents.c client/inputs.c)
 list(REMOVE_ITEM client_sources ${cli_sources} ${CMAKE_SOURCE_DIR}/client/memferry.c)
 
 if(client_sources)
