@@ -1,5 +1,5 @@
-"""What the end-to-end tests share: stubs that protoc makes, a daemon on a private socket and home,
-a training session over gRPC, the command line, and small models.
+"""What the end-to-end tests share: the Python client with stubs that protoc makes, a daemon on a
+private socket and home, a training session over gRPC, the command line, and small models.
 
 Each test program calls main(); its folder goes when it ends, unless MF_TEST_KEEP is set. A test
 that fails shows the log of every daemon it started."""
@@ -28,15 +28,16 @@ SKIPPED = 77
 
 def make_stubs():
     out = os.path.join(FOLDER, "stubs")
-    os.makedirs(out)
+    # The stubs are a part of the Python client, memferry/v1: here as in its package.
+    shutil.copytree(os.path.join(SOURCE, "client", "python", "src"), out)
     proto = os.path.join(SOURCE, "proto")
     names = ["memferry/v1/" + n + ".proto" for n in ("hardware", "plan", "profile", "training")]
     names += ["google/rpc/status.proto", "google/rpc/error_details.proto",
               "google/protobuf/any.proto", "grpc/health/v1/health.proto",
               "grpc/reflection/v1/reflection.proto", "grpc/reflection/v1alpha/reflection.proto"]
     plugin = shutil.which("grpc_python_plugin")
-    subprocess.run(["protoc", "-I" + proto, "--python_out=" + out, "--grpc_out=" + out,
-                    "--plugin=protoc-gen-grpc=" + plugin, *names], check=True)
+    subprocess.run(["protoc", "-I" + proto, "--python_out=" + out, "--pyi_out=" + out,
+                    "--grpc_out=" + out, "--plugin=protoc-gen-grpc=" + plugin, *names], check=True)
     shutil.rmtree(os.path.join(out, "google", "protobuf"))  # the library has its own
     sys.path.insert(0, out)
     import google
