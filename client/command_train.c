@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "client/command_job.h"
+#include "client/command_train_data.h"
 #include "core/json.h"
 
 #define RUN_CONFIG_BYTES_MAX (1ll << 20)
@@ -69,8 +70,8 @@ static void override(json_t *config, const char *key, const char *value)
 
 /* The config as text, with what the command line says about it; malloc'ed. `folder` gets the
  * absolute folder of the file: relative paths in it start there. */
-static enum mf_status read_config(const struct train_options *options, char folder[static PATH_MAX],
-                                  int64_t *print_every, char **out)
+static enum mf_status read_config(const struct train_options *options, bool quiet,
+                                  char folder[static PATH_MAX], int64_t *print_every, char **out)
 {
     json_t *config = NULL;
     if (realpath(options->config, folder) == NULL) {
@@ -85,6 +86,11 @@ static enum mf_status read_config(const struct train_options *options, char fold
     if (!json_is_object(config)) {
         json_decref(config);
         return mf_status_set(MF_STATUS_INVALID, "%s must hold a JSON object", options->config);
+    }
+    enum mf_status status = mf_command_train_data_prepare(config, folder, quiet);
+    if (status != MF_STATUS_OK) {
+        json_decref(config);
+        return status;
     }
     override(config, "device_memory", options->device_memory);
     override(config, "host_memory", options->host_memory);
@@ -138,7 +144,7 @@ enum mf_status mf_command_train_run(struct mf_command_context *context, int argc
     char resume[PATH_MAX];
     char *config = NULL;
     MF_TRY(resolve_resume(options.resume, resume));
-    MF_TRY(read_config(&options, folder, &job.print_every, &config));
+    MF_TRY(read_config(&options, context->quiet, folder, &job.print_every, &config));
     job.detach = options.detach;
     request.config_json = config;
     request.base_folder = folder;

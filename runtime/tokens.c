@@ -12,6 +12,7 @@
 #include "core/limits.h"
 #include "runtime/files.h"
 #include "runtime/tokens_files.h"
+#include "runtime/tokens_order.h"
 
 /* Files kept open; others are opened for each read. */
 #define OPEN_FILES_MAX 128
@@ -19,7 +20,7 @@
 #define CHUNK_BYTES 65536
 /* Bytes at either end of a file that go into the fingerprint. */
 #define FINGERPRINT_BYTES 4096
-#define FEISTEL_ROUNDS 6
+#define IGNORED_LABEL (-100) /* PyTorch's ignore_index, and the executor's */
 
 struct mf_tokens {
     struct mf_arena arena;
@@ -144,6 +145,49 @@ static enum mf_status read_stream(const struct mf_tokens *tokens, int64_t positi
         MF_TRY(status);
         position += part;
         out += part;
+        count -= part;
+    }
+    return MF_STATUS_OK;
+}
+
+/* Labels of `count` tokens of a file from its token `first`: ignored where not learned. */
+static enum mf_status mask_file(const struct mf_tokens_file *file, int descriptor, int64_t first,
+                                int64_t count, int32_t *labels)
+{
+    unsigned char bits[CHUNK_BYTES];
+    for (int64_t done = 0; done < count;) {
+        int64_t from = first + done;
+        int64_t part = 8 * CHUNK_BYTES - from % 8;
+        part = count - done < part ? count - done : part;
+        MF_TRY(mf_files_read_at(descriptor, file->mask_offset + from / 8, bits,
+                                (size_t)((from % 8 + part + 7) / 8), file->path));
+        for (int64_t i = 0; i < part; i++) {
+            int64_t bit = from % 8 + i;
+            if ((bits[bit / 8] >> (bit % 8) & 1) == 0) {
+                labels[done + i] = IGNORED_LABEL;
+            }
+        }
+        done += part;
+    }
+    return MF_STATUS_OK;
+}
+
+static enum mf_status mask_stream(const struct mf_tokens *tokens, int64_t position, int64_t count,
+                                  int32_t *labels)
+{
+    for (int32_t i = find_file(tokens, position); count > 0; i++) {
+        const struct mf_tokens_file *file = &tokens->list.files[i];
+        int64_t first = position - file->first;
+        int64_t part = file->token_count - first < count ? file->token_count - first : count;
+        if (file->mask_offset > 0) {
+            int descriptor = -1;
+            MF_TRY(enter_file(tokens, i, &descriptor));
+            enum mf_status status = mask_file(file, descriptor, first, part, labels);
+            leave_file(tokens, i, descriptor);
+            MF_TRY(status);
+        }
+        position += part;
+        labels += part;
         count -= part;
     }
     return MF_STATUS_OK;
@@ -303,47 +347,12 @@ const struct mf_tokens_info *mf_tokens_describe(const struct mf_tokens *tokens)
     return &tokens->info;
 }
 
-/* SplitMix64's output function. */
-static uint64_t mix(uint64_t value)
-{
-    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
-    value = (value ^ value >> 27) * 0x94d049bb133111ebu;
-    return value ^ value >> 31;
-}
-
-/* A permutation of [0, 4^half_bits): a Feistel network is one whatever its round function is. */
-static uint64_t feistel(uint64_t value, uint64_t key, int half_bits)
-{
-    uint64_t mask = (1ull << half_bits) - 1;
-    uint64_t left = value >> half_bits;
-    uint64_t right = value & mask;
-    for (uint64_t round = 0; round < FEISTEL_ROUNDS; round++) {
-        uint64_t next = left ^ (mix(key + round * 0x9e3779b97f4a7c15u + mix(right)) & mask);
-        left = right;
-        right = next;
-    }
-    return left << half_bits | right;
-}
-
 int64_t mf_tokens_sequence_at(const struct mf_tokens *tokens, int64_t index)
 {
     MF_ASSERT(index >= 0);
     int64_t count = tokens->info.sequence_count;
-    uint64_t epoch = (uint64_t)(index / count);
-    uint64_t value = (uint64_t)(index % count);
-    if (!tokens->shuffle) {
-        return (int64_t)value;
-    }
-    int half_bits = 1;
-    while (1ull << (2 * half_bits) < (uint64_t)count) {
-        half_bits++;
-    }
-    uint64_t key = mix(mix(tokens->seed + 0x9e3779b97f4a7c15u) + epoch);
-    /* Walk the cycle until it is back in range: at most 4 steps on average. */
-    do {
-        value = feistel(value, key, half_bits);
-    } while (value >= (uint64_t)count);
-    return (int64_t)value;
+    return tokens->shuffle ? mf_tokens_order_at(tokens->seed, index / count, index % count, count)
+                           : index % count;
 }
 
 enum mf_status mf_tokens_batch(const struct mf_tokens *tokens, int64_t index, int32_t count,
@@ -357,6 +366,7 @@ enum mf_status mf_tokens_batch(const struct mf_tokens *tokens, int64_t index, in
         memcpy(labels + i * length, inputs + i * length + 1,
                (size_t)(length - 1) * sizeof(*labels));
         MF_TRY(read_stream(tokens, position + length, 1, labels + (i + 1) * length - 1));
+        MF_TRY(mask_stream(tokens, position + 1, length, labels + i * length));
     }
     return MF_STATUS_OK;
 }

@@ -22,11 +22,13 @@
 #define MF_TOKENS_FILES_MAX 65536
 
 #define MF_TOKENS_FORMAT_MAP(X)                                                                    \
-    X(AUTO, "auto", "llm.c by its first bytes, else bytes; a bare .bin must be named")             \
+    X(AUTO, "auto", "by first bytes, an .idx beside it, else bytes; a bare .bin must be named")    \
     X(BYTES, "bytes", "every byte of the file is a token")                                         \
     X(LLMC, "llmc", "llm.c: header of 256 int32, then uint16 or uint32 tokens")                    \
     X(RAW_U16, "raw_u16", "nothing but uint16 tokens (nanoGPT)")                                   \
-    X(RAW_U32, "raw_u32", "nothing but uint32 tokens")
+    X(RAW_U32, "raw_u32", "nothing but uint32 tokens")                                             \
+    X(MEMFERRY, "memferry", "made by memferry tokenize: tokens, and which are learned")            \
+    X(MEGATRON, "megatron", "Megatron's NAME.bin with NAME.idx beside it")
 
 enum mf_tokens_format {
 #define X(name, text, sentence) MF_TOKENS_FORMAT_##name,
@@ -70,7 +72,8 @@ const struct mf_tokens_info *mf_tokens_describe(const struct mf_tokens *tokens);
 /* Which of its sequences (of the stream when none are kept apart) comes at place `index` >= 0 of
  * the training order (all epochs). */
 int64_t mf_tokens_sequence_at(const struct mf_tokens *tokens, int64_t index);
-/* `count` sequences from place `index` of the training order: [count, seq_len] each. */
+/* `count` sequences from place `index` of the training order: [count, seq_len] each. The label of
+ * a token that is not learned is -100. */
 enum mf_status mf_tokens_batch(const struct mf_tokens *tokens, int64_t index, int32_t count,
                                int32_t *inputs, int32_t *labels) MF_MUST_USE;
 

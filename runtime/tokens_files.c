@@ -3,30 +3,21 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/log.h"
 #include "runtime/files.h"
+#include "runtime/tokens_format.h"
 
 #define FOLDER_DEPTH_MAX 16
-#define LLMC_HEADER_BYTES 1024
-#define LLMC_HEADER_WORDS 3
-
-/* llm.c's two kinds of file; from its dev/data/data_common.py. */
-static const struct {
-    int32_t magic;
-    int32_t version;
-    int32_t width;
-} llmc_kinds[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
 struct listing {
     struct mf_arena *arena;
     struct mf_tokens_files *out;
     int32_t room;
+    bool indexes;  /* NAME.idx stands for NAME.bin, which is found by itself in a folder */
     int32_t empty; /* files without a byte, left out of folders */
 };
 
@@ -64,11 +55,14 @@ static enum mf_status add_entry(struct listing *listing, const char *path, int d
     if (S_ISDIR(info.st_mode)) {
         return add_folder(listing, path, depth + 1);
     }
-    if (S_ISREG(info.st_mode) && info.st_size == 0) {
+    if (!S_ISREG(info.st_mode) || (listing->indexes && mf_tokens_format_is_index(path))) {
+        return MF_STATUS_OK;
+    }
+    if (info.st_size == 0) {
         listing->empty++;
         return MF_STATUS_OK;
     }
-    return S_ISREG(info.st_mode) ? add_file(listing, path, info.st_size) : MF_STATUS_OK;
+    return add_file(listing, path, info.st_size);
 }
 
 /* By bytes, not by the locale: the order decides the training. */
@@ -104,6 +98,9 @@ static enum mf_status add_folder(struct listing *listing, const char *folder, in
 static enum mf_status add_path(struct listing *listing, const char *path)
 {
     struct stat info;
+    if (listing->indexes && mf_tokens_format_is_index(path)) {
+        path = mf_arena_format(listing->arena, "%.*s.bin", (int)strlen(path) - 4, path);
+    }
     if (stat(path, &info) != 0) {
         return mf_files_failed(errno, "find the data", path);
     }
@@ -124,106 +121,13 @@ static enum mf_status add_path(struct listing *listing, const char *path)
     return add_file(listing, path, info.st_size);
 }
 
-/* The first bytes of a file, zeros after its end. */
-static enum mf_status read_head(const struct mf_tokens_file *file, int32_t words[LLMC_HEADER_WORDS])
-{
-    memset(words, 0, LLMC_HEADER_WORDS * sizeof(*words));
-    int descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) {
-        return mf_files_failed(errno, "open", file->path);
-    }
-    size_t wanted = LLMC_HEADER_WORDS * sizeof(*words);
-    size_t count = file->bytes < (int64_t)wanted ? (size_t)file->bytes : wanted;
-    enum mf_status status = mf_files_read_at(descriptor, 0, words, count, file->path);
-    close(descriptor);
-    return status;
-}
-
-static bool ends_with(const char *text, const char *tail)
-{
-    size_t length = strlen(text);
-    size_t tail_length = strlen(tail);
-    return length >= tail_length && strcmp(text + length - tail_length, tail) == 0;
-}
-
-static int llmc_kind(int32_t magic)
-{
-    for (size_t i = 0; i < sizeof(llmc_kinds) / sizeof(llmc_kinds[0]); i++) {
-        if (llmc_kinds[i].magic == magic) {
-            return (int)i;
-        }
-    }
-    return -1;
-}
-
-static enum mf_status recognise(const struct mf_tokens_file *file, enum mf_tokens_format *out)
-{
-    int32_t words[LLMC_HEADER_WORDS];
-    MF_TRY(read_head(file, words));
-    if (memcmp(words, "MMIDIDX", 7) == 0) {
-        return mf_status_set(MF_STATUS_UNSUPPORTED,
-                             "%s is the index of a Megatron data set, which is not read yet",
-                             file->path);
-    }
-    if (llmc_kind(words[0]) >= 0) {
-        *out = MF_TOKENS_FORMAT_LLMC;
-    } else if (ends_with(file->path, ".bin")) {
-        return mf_status_set(MF_STATUS_INVALID,
-                             "%s has no llm.c header: say whether its format is raw_u16, raw_u32 "
-                             "or bytes",
-                             file->path);
-    } else {
-        *out = MF_TOKENS_FORMAT_BYTES;
-    }
-    return MF_STATUS_OK;
-}
-
-static enum mf_status measure_llmc(struct mf_tokens_file *file)
-{
-    int32_t words[LLMC_HEADER_WORDS];
-    MF_TRY(read_head(file, words));
-    int kind = llmc_kind(words[0]);
-    if (kind < 0 || words[1] != llmc_kinds[kind].version) {
-        return mf_status_set(MF_STATUS_INVALID,
-                             "%s is no llm.c token file: magic %d, version %d; known are 20240520 "
-                             "version 1 and 20240801 version 7",
-                             file->path, (int)words[0], (int)words[1]);
-    }
-    file->width = llmc_kinds[kind].width;
-    file->data_offset = LLMC_HEADER_BYTES;
-    file->token_count = words[2];
-    int64_t expected = LLMC_HEADER_BYTES + file->token_count * file->width;
-    if (file->token_count < 0 || file->bytes != expected) {
-        return mf_status_set(MF_STATUS_CORRUPT,
-                             "%s: its header counts %lld tokens, so it should have %lld bytes; it "
-                             "has %lld",
-                             file->path, (long long)file->token_count, (long long)expected,
-                             (long long)file->bytes);
-    }
-    return MF_STATUS_OK;
-}
-
-static enum mf_status measure(struct mf_tokens_file *file, enum mf_tokens_format format)
-{
-    if (format == MF_TOKENS_FORMAT_LLMC) {
-        return measure_llmc(file);
-    }
-    file->width = format == MF_TOKENS_FORMAT_RAW_U32   ? 4
-                  : format == MF_TOKENS_FORMAT_RAW_U16 ? 2
-                                                       : 1;
-    file->token_count = file->bytes / file->width;
-    if (file->bytes % file->width != 0) {
-        return mf_status_set(MF_STATUS_CORRUPT, "%s has %lld bytes, not a multiple of %d: %s",
-                             file->path, (long long)file->bytes, (int)file->width,
-                             "it is cut short or of another format");
-    }
-    return MF_STATUS_OK;
-}
-
 enum mf_status mf_tokens_files_list(const struct mf_tokens_spec *spec, struct mf_arena *arena,
                                     struct mf_tokens_files *out)
 {
-    struct listing listing = {.arena = arena, .out = out};
+    struct listing listing = {.arena = arena,
+                              .out = out,
+                              .indexes = spec->format == MF_TOKENS_FORMAT_AUTO ||
+                                         spec->format == MF_TOKENS_FORMAT_MEGATRON};
     *out = (struct mf_tokens_files){.format = spec->format};
     for (int32_t i = 0; i < spec->path_count; i++) {
         MF_TRY(add_path(&listing, spec->paths[i]));
@@ -238,7 +142,7 @@ enum mf_status mf_tokens_files_list(const struct mf_tokens_spec *spec, struct mf
         struct mf_tokens_file *file = &out->files[i];
         enum mf_tokens_format format = spec->format;
         if (format == MF_TOKENS_FORMAT_AUTO) {
-            MF_TRY(recognise(file, &format));
+            MF_TRY(mf_tokens_format_recognise(file, &format));
         }
         if (i > 0 && format != out->format) {
             return mf_status_set(MF_STATUS_INVALID, "%s holds %s, the files before it %s",
@@ -246,7 +150,14 @@ enum mf_status mf_tokens_files_list(const struct mf_tokens_spec *spec, struct mf
                                  mf_tokens_format_name(out->format));
         }
         out->format = format;
-        MF_TRY(measure(file, format));
+        MF_TRY(mf_tokens_format_measure(file, format));
+        if (strcmp(file->tokenizer, out->files[0].tokenizer) != 0) {
+            return mf_status_set(MF_STATUS_INVALID,
+                                 "%s was made with tokenizer %.12s, %s with %.12s: their tokens "
+                                 "mean different texts",
+                                 file->path, file->tokenizer, out->files[0].path,
+                                 out->files[0].tokenizer);
+        }
         file->first = out->token_count;
         out->token_count += file->token_count;
     }

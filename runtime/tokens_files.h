@@ -10,13 +10,17 @@
 #include "core/arena.h"
 #include "runtime/tokens.h"
 
+#define MF_TOKENS_PATH_MAX 4096
+
 struct mf_tokens_file {
     const char *path;
     int64_t bytes;       /* size of the file at open */
     int64_t data_offset; /* where tokens begin */
     int64_t token_count;
-    int64_t first; /* index of its first token in the stream */
-    int32_t width; /* bytes of a token: 1, 2 or 4 */
+    int64_t mask_offset;              /* one bit a token: is it learned? 0 = all are */
+    int64_t first;                    /* index of its first token in the stream */
+    int32_t width;                    /* bytes of a token: 1, 2 or 4 */
+    char tokenizer[MF_HASH_TEXT_MAX]; /* "" = not known */
 };
 
 struct mf_tokens_files {

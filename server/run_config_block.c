@@ -33,12 +33,6 @@ static const struct mf_run_config_field main_fields[] = {
      "micro-batches; 0 = all"},
     {"final", MF_RUN_CONFIG_TEXT, AT(final_name), 0, 64, "a folder's name"},
 };
-static const struct mf_run_config_field data_fields[] = {
-    {"validation_fraction", MF_RUN_CONFIG_NUMBER, AT(validation_fraction), 0, 0.5,
-     "share of the sequences"},
-    {"shuffle", MF_RUN_CONFIG_FLAG, AT(shuffle), 0, 0, ""},
-    {"seed", MF_RUN_CONFIG_SEED, AT(data_seed), 0, MF_RUN_SEED_MAX, ""},
-};
 static const struct mf_run_config_field sample_fields[] = {
     {"prompt", MF_RUN_CONFIG_TEXT, AT(sample_prompt), 1, 4096, ""},
     {"tokens", MF_RUN_CONFIG_INT32, AT(sample_tokens), 1, 4096, "tokens"},
@@ -52,7 +46,6 @@ static const struct mf_run_config_field sample_fields[] = {
         (fields), MF_RUN_CONFIG_COUNT(fields)                                                      \
     }
 const struct mf_run_config_table mf_run_config_block_main = TABLE(main_fields);
-const struct mf_run_config_table mf_run_config_block_data = TABLE(data_fields);
 const struct mf_run_config_table mf_run_config_block_sample = TABLE(sample_fields);
 
 static enum mf_status read_model(struct mf_run_config *config, const json_t *block,
@@ -81,83 +74,6 @@ static enum mf_status read_model(struct mf_run_config *config, const json_t *blo
                                         : "a config.json was named, not its folder");
     }
     return MF_STATUS_OK;
-}
-
-/* What the three ways to name data mean; exactly one is there. */
-static enum mf_status read_source(struct mf_run_config *config, const json_t *data,
-                                  const char *base)
-{
-    static const char *const keys[] = {"text", "tokens", "paths"};
-    static const char *const formats[] = {"auto", "bytes", "llmc", "raw_u16", "raw_u32"};
-    static const char *const tokenizers[] = {"bytes"};
-    int source = -1;
-    int format = -1;
-    int tokenizer = -1;
-    _Static_assert(MF_TOKENS_FORMAT_COUNT == 5 && MF_TOKENS_FORMAT_AUTO == 0 &&
-                       MF_TOKENS_FORMAT_BYTES == 1,
-                   "formats by enumerator");
-    for (int i = 0; i < 3; i++) {
-        if (mf_run_config_fields_has(data, keys[i])) {
-            if (source >= 0) {
-                return mf_status_set(MF_STATUS_INVALID,
-                                     "memferry.data: give \"%s\" or \"%s\", not both", keys[source],
-                                     keys[i]);
-            }
-            source = i;
-        }
-    }
-    if (source < 0) {
-        return mf_status_set(MF_STATUS_INVALID,
-                             "memferry.data: give \"text\" (files or folders of text) or "
-                             "\"tokens\" (files of tokens)");
-    }
-    MF_TRY(mf_run_config_paths_list(config, json_object_get(data, keys[source]), "memferry.data",
-                                    keys[source], base, &config->data_paths,
-                                    &config->data_path_count));
-    MF_TRY(mf_run_config_fields_choice(data, "memferry.data", "format", formats, 5, &format));
-    MF_TRY(
-        mf_run_config_fields_choice(data, "memferry.data", "tokenizer", tokenizers, 1, &tokenizer));
-    bool bytes = source == 0 || tokenizer == 0 || format == MF_TOKENS_FORMAT_BYTES;
-    if (bytes && (source == 1 || format > MF_TOKENS_FORMAT_BYTES)) {
-        return mf_status_set(MF_STATUS_INVALID,
-                             "memferry.data: text has the format \"bytes\" and the tokenizer "
-                             "\"bytes\"; \"tokens\" are auto, llmc, raw_u16 or raw_u32 and need no "
-                             "tokenizer");
-    }
-    config->data_format = bytes        ? MF_TOKENS_FORMAT_BYTES
-                          : format < 0 ? MF_TOKENS_FORMAT_AUTO
-                                       : (enum mf_tokens_format)format;
-    config->data_text = bytes || (source == 2 && config->data_format == MF_TOKENS_FORMAT_AUTO);
-    return MF_STATUS_OK;
-}
-
-static enum mf_status read_data(struct mf_run_config *config, const json_t *block, const char *base)
-{
-    static const char *const extra[] = {"text",   "tokens",    "paths",
-                                        "format", "tokenizer", "validation"};
-    json_t *data = NULL;
-    MF_TRY(mf_json_require(block, WHERE, "data"));
-    MF_TRY(mf_run_config_fields_object(block, WHERE, "data", &data));
-    MF_TRY(mf_run_config_fields_only(data, "memferry.data", data_fields,
-                                     MF_RUN_CONFIG_COUNT(data_fields), extra, 6));
-    config->data_seed = config->seed;
-    if (!mf_run_config_fields_has(data, "seed")) {
-        mf_run_config_fields_reason(config, "memferry.data.seed", "memferry.seed");
-    }
-    MF_TRY(mf_run_config_fields_read(data, "memferry.data", data_fields,
-                                     MF_RUN_CONFIG_COUNT(data_fields), config));
-    MF_TRY(read_source(config, data, base));
-    if (!mf_run_config_fields_has(data, "validation")) {
-        return MF_STATUS_OK;
-    }
-    if (config->validation_fraction > 0) {
-        return mf_status_set(MF_STATUS_INVALID,
-                             "memferry.data: give \"validation\" or \"validation_fraction\", not "
-                             "both");
-    }
-    return mf_run_config_paths_list(config, json_object_get(data, "validation"), "memferry.data",
-                                    "validation", base, &config->validation_paths,
-                                    &config->validation_path_count);
 }
 
 static enum mf_status read_choice(const json_t *pin, const char *where, const char *key,
@@ -345,7 +261,7 @@ enum mf_status mf_run_config_block_read(struct mf_run_config *config, const json
     MF_TRY(mf_run_config_fields_read(block, WHERE, main_fields, MF_RUN_CONFIG_COUNT(main_fields),
                                      config));
     MF_TRY(read_model(config, block, base));
-    MF_TRY(read_data(config, block, base));
+    MF_TRY(mf_run_config_data_read(config, block, base));
     MF_TRY(read_plan(config, block));
     MF_TRY(read_sample(config, block));
     MF_TRY(read_output(config, block, base, home));

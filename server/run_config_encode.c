@@ -32,7 +32,7 @@ static json_t *encode_data(const struct mf_run_config *config)
                             : "tokens",
         encode_paths(config->data_paths, config->data_path_count));
     set(data, "format", json_string(mf_tokens_format_name(config->data_format)));
-    set_table(data, &mf_run_config_block_data, config);
+    set_table(data, &mf_run_config_data_table, config);
     if (config->validation_path_count > 0) {
         set(data, "validation",
             encode_paths(config->validation_paths, config->validation_path_count));

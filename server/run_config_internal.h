@@ -9,13 +9,13 @@
 
 #include "server/run_config_fields.h"
 
-/* Plain values by block; the rows are in run_config_block.c and run_config_deepspeed.c. */
+/* Plain values by block; the rows are beside what reads them. */
 struct mf_run_config_table {
     const struct mf_run_config_field *fields;
     size_t count;
 };
 extern const struct mf_run_config_table mf_run_config_block_main;
-extern const struct mf_run_config_table mf_run_config_block_data;
+extern const struct mf_run_config_table mf_run_config_data_table;
 extern const struct mf_run_config_table mf_run_config_block_sample;
 extern const struct mf_run_config_table mf_run_config_schedule_table;
 extern const char *const mf_run_config_block_efforts[3]; /* by enum mf_effort */
@@ -32,6 +32,9 @@ enum mf_status mf_run_config_paths_model(struct mf_run_config *config, const cha
                                          const char *name, bool *shapes) MF_MUST_USE;
 const char *mf_run_config_paths_output(struct mf_run_config *config, const char *home);
 
+/* run_config_data.c: the block's "data"; after "seed". */
+enum mf_status mf_run_config_data_read(struct mf_run_config *config, const json_t *block,
+                                       const char *base) MF_MUST_USE;
 /* run_config_deepspeed.c: batch sizes, optimizer, precision, and the keys without meaning here. */
 enum mf_status mf_run_config_deepspeed_read(struct mf_run_config *config, json_t *root) MF_MUST_USE;
 /* run_config_zero.c: keys of DeepSpeed's that are planned here, do not matter, or are refused. */
