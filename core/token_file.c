@@ -69,12 +69,16 @@ void mf_token_file_encode(const struct mf_token_file *file,
     }
 }
 
-static enum mf_status check(const unsigned char *bytes, const char *name)
+static enum mf_status check(const unsigned char *bytes, int64_t file_bytes, const char *name)
 {
     if (memcmp(bytes, MF_TOKEN_FILE_MAGIC, 8) != 0) {
         return mf_status_set(MF_STATUS_INVALID,
                              "%s is no token file of memferry: it does not begin with %s", name,
                              MF_TOKEN_FILE_MAGIC);
+    }
+    if (file_bytes < MF_TOKEN_FILE_HEADER_BYTES) {
+        return mf_status_set(MF_STATUS_CORRUPT, "%s has %lld bytes, its header alone %d", name,
+                             (long long)file_bytes, MF_TOKEN_FILE_HEADER_BYTES);
     }
     uint64_t version = get(bytes + AT_VERSION, 4);
     uint64_t flags = get(bytes + AT_FLAGS, 4);
@@ -104,7 +108,7 @@ static enum mf_status check(const unsigned char *bytes, const char *name)
 enum mf_status mf_token_file_decode(const unsigned char bytes[static MF_TOKEN_FILE_HEADER_BYTES],
                                     int64_t file_bytes, const char *name, struct mf_token_file *out)
 {
-    MF_TRY(check(bytes, name));
+    MF_TRY(check(bytes, file_bytes, name));
     out->width = (int32_t)get(bytes + AT_WIDTH, 4);
     out->masked = get(bytes + AT_FLAGS, 4) == FLAG_MASKED;
     out->vocab = (int64_t)get(bytes + AT_VOCAB, 4);
