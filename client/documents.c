@@ -135,6 +135,7 @@ static enum mf_status put_object(struct mf_documents *documents, const json_t *o
 
 static enum mf_status put_line(struct mf_documents *documents, const char *line, size_t count)
 {
+    static const char hint[] = "; a list must become one object a line: jq -c '.[]'";
     json_error_t error;
     if (count > MF_DOCUMENT_LINE_MAX) {
         return mf_status_set(MF_STATUS_INVALID, "%zu bytes, at most %d", count,
@@ -143,12 +144,12 @@ static enum mf_status put_line(struct mf_documents *documents, const char *line,
     json_t *object = json_loadb(line, count, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
     if (object == NULL) {
         return mf_status_set(MF_STATUS_INVALID, "column %d: %s%s", error.column, error.text,
-                             line[0] == '[' ? "; a list must become one object a line: jq -c '.[]'"
-                                            : "");
+                             line[0] == '[' ? hint : "");
     }
     enum mf_status status = json_is_object(object)
                                 ? put_object(documents, object)
-                                : mf_status_set(MF_STATUS_INVALID, "no JSON object");
+                                : mf_status_set(MF_STATUS_INVALID, "no JSON object%s",
+                                                json_is_array(object) ? hint : "");
     json_decref(object);
     return status;
 }
