@@ -49,9 +49,9 @@
 #define MF_DEVICE_ATTENTION_MAX 512 /* who computes attention, and why, as text */
 #define MF_ROOTS_MAX 32             /* folders that clients may name */
 #define MF_CONFIG_SETTINGS_MAX 32
-#define MF_PINS_MAX 256          /* of one request */
-#define MF_TUNE_SECONDS_MAX 3600 /* measuring for one request */
-#define MF_TIMELINE_COLUMNS_MAX 1500 /* parts of a step; keeps the answer under a message's size */
+#define MF_PINS_MAX 256              /* of one request */
+#define MF_TUNE_SECONDS_MAX 3600     /* measuring for one request */
+#define MF_TIMELINE_COLUMNS_MAX 1500 /* parts of a step; the answer must fit a message */
 #define MF_TIMELINE_SAMPLES_MAX 500  /* of memory in use */
 
 /* Store */

@@ -13,6 +13,7 @@ import glob
 import json
 import os
 import random
+import sys
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 from tokenizers import pre_tokenizers, processors, trainers
@@ -90,9 +91,9 @@ def save(tokenizer, name, folder):
     return Tokenizer.from_file(path)
 
 
-def texts(count, files):
+def texts(count, files, seed=20261201):
     """Pieces from the list, characters from everywhere, and pieces of real text."""
-    dice = random.Random(20261201)
+    dice = random.Random(seed)
     real = []
     for file in files:
         with open(file, encoding="utf-8", errors="replace") as stream:
@@ -127,12 +128,32 @@ def digest(ids):
     return value
 
 
+def compare(path, name, files):
+    """New texts to `path`; what the library makes of them, with end tokens, to stdout."""
+    seed = random.randrange(1 << 32)
+    tokenizer = Tokenizer.from_file(os.path.join(FOLDER, "fixtures", "tokenizers", name,
+                                                 "tokenizer.json"))
+    end = tokenizer.token_to_id(STYLES[name][3])
+    tokens = []
+    print(f"seed {seed}", file=sys.stderr)
+    with open(path, "w", encoding="utf-8") as file:
+        for text in texts(2000, files, seed):
+            file.write(json.dumps({"text": text}) + "\n")
+            tokens += tokenizer.encode(text).ids + [end]
+    print(json.dumps(tokens))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--out", default=os.path.join(FOLDER, "fixtures", "tokenizers"))
     parser.add_argument("--count", type=int, default=2400)
+    parser.add_argument("--texts", help="only compare: JSONL with new texts, for test_tokenize.py")
+    parser.add_argument("--tokenizer", choices=STYLES, default="gpt2")
     arguments = parser.parse_args()
     files = sorted(f for f in glob.glob("/usr/share/common-licenses/*") if not os.path.islink(f))
+    if arguments.texts:
+        compare(arguments.texts, arguments.tokenizer, files)
+        return
     cases = list(texts(arguments.count, files))
     cases[:2] = ["", "word" * 300 + " " * 70 + "9" * 50]
     names = list(STYLES)
