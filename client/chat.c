@@ -90,7 +90,7 @@ static enum mf_status read_message(const json_t *message, size_t index, const ch
                                    struct mf_chat_part *text, bool *learned)
 {
     static const char *const known[] = {"role", "content", "name", "weight"};
-    static const char *const roles[] = {"system", "user", "assistant", "tool"};
+    static const char *const roles[] = {"system", "user", "assistant"};
     char where[48];
     double weight = 1;
     snprintf(where, sizeof(where), "message %zu", index);
@@ -105,7 +105,7 @@ static enum mf_status read_message(const json_t *message, size_t index, const ch
     const json_t *content = json_object_get(message, "content");
     if (at == COUNT(roles) || !json_is_string(content) || (weight > 0 && weight < 1)) {
         return mf_status_set(MF_STATUS_UNSUPPORTED,
-                             "%s has the role \"%.40s\" (known: system, user, assistant, tool), %s "
+                             "%s has the role \"%.40s\" (known: system, user, assistant), %s "
                              "as content and the weight %g (0 or 1)",
                              where, *role,
                              json_is_string(content) ? "text"

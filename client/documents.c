@@ -9,18 +9,30 @@
 #include "core/json.h"
 #include "core/limits.h"
 
+#define PIECES_PER_REPORT 16384
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
-static enum mf_status put_ids(void *context, const int32_t *ids, size_t count)
+static enum mf_status put_ids(struct mf_documents *documents, const int32_t *ids, size_t count)
+{
+    return mf_token_writer_put(documents->writer, ids, count, documents->learned);
+}
+
+/* Tokens of a piece of text. A text file has no lines to count, so its pieces are. */
+static enum mf_status put_piece(void *context, const int32_t *ids, size_t count, size_t bytes)
 {
     struct mf_documents *documents = context;
-    return mf_token_writer_put(documents->writer, ids, count, documents->learned);
+    documents->reached += (int64_t)bytes;
+    if (documents->whole && documents->progress != NULL &&
+        ++documents->pieces % PIECES_PER_REPORT == 0) {
+        documents->progress(documents->context, documents->reached);
+    }
+    return put_ids(documents, ids, count);
 }
 
 static enum mf_status put_part(void *context, const struct mf_chat_part *part)
 {
     struct mf_documents *documents = context;
-    const struct mf_tokenizer_sink sink = {put_ids, documents};
+    const struct mf_tokenizer_sink sink = {put_piece, documents};
     documents->learned = part->learned;
     return part->text == NULL ? put_ids(documents, &documents->end_token, 1)
                               : mf_tokenizer_encode(documents->tokenizer, part->text, part->count,
@@ -55,7 +67,11 @@ enum mf_status mf_documents_text(struct mf_documents *documents, const char *byt
                              "or leave it out",
                              name, valid, (unsigned)(unsigned char)bytes[valid]);
     }
-    return put_text(documents, bytes, count);
+    documents->whole = true;
+    documents->reached = 0;
+    enum mf_status status = put_text(documents, bytes, count);
+    documents->whole = false;
+    return status == MF_STATUS_OK ? status : mf_status_context(status, "%s", name);
 }
 
 /* Prompt and completion as they are: the template is in them. */

@@ -19,10 +19,13 @@ struct mf_documents {
     struct mf_token_writer *writer;
     int32_t end_token;
     int template; /* enum mf_chat_template; -1 = none: messages are refused */
-    /* May be NULL: bytes of the present file that are done. */
+    /* May be NULL: about how many bytes of the present file are done. */
     void (*progress)(void *context, int64_t bytes);
     void *context;
-    bool learned; /* of what is being put */
+    bool learned;    /* of what is being put */
+    bool whole;      /* a text file is being put, of which this is known: */
+    size_t pieces;   /* so many were put */
+    int64_t reached; /* bytes of the file */
 };
 
 /* .jsonl, .ndjson and .json are JSONL, all else is text. */

@@ -55,6 +55,10 @@ static enum mf_status add_path(struct mf_inputs *inputs, struct mf_arena *arena,
     if ((depth > 0 ? lstat(path, &info) : stat(path, &info)) != 0) {
         return failed("find", path);
     }
+    size_t length = strlen(path);
+    if (depth > 0 && length > 9 && strcmp(path + length - 9, ".mftokens") == 0) {
+        return MF_STATUS_OK; /* made by us of what is beside it */
+    }
     if (S_ISREG(info.st_mode)) {
         return info.st_size > 0 || depth == 0 ? add_file(inputs, arena, path, info.st_size)
                                               : MF_STATUS_OK;

@@ -21,8 +21,8 @@ struct mf_inputs {
     int64_t bytes; /* of all */
 };
 
-/* Files as they are; of folders all regular files below, by name, without hidden and empty ones and
- * links, as memferryd lists data. At least one, else MF_STATUS_INVALID. */
+/* Files as they are; of folders all regular files below, by name, without hidden and empty ones,
+ * links and *.mftokens. At least one, else MF_STATUS_INVALID. */
 enum mf_status mf_inputs_list(const char *const *paths, size_t count, struct mf_arena *arena,
                               struct mf_inputs *out) MF_MUST_USE;
 /* A whole file, read-only; an empty one is "". */

@@ -101,7 +101,7 @@ static enum mf_status put_pieces(struct mf_tokenizer *tokenizer, const char *tex
                                  piece, MF_TOKENIZER_PIECE_MAX, text + at);
         }
         const int32_t *ids = mf_tokenizer_bpe_encode(&tokenizer->bpe, text + at, piece, &id_count);
-        MF_TRY(sink->put(sink->context, ids, id_count));
+        MF_TRY(sink->put(sink->context, ids, id_count, piece));
         at += piece;
     }
     return MF_STATUS_OK;
@@ -127,7 +127,7 @@ put_around(struct mf_tokenizer *tokenizer, const struct mf_tokenizer_added_set *
             MF_TRY(between(tokenizer, text + done, at - done, special, sink));
         }
         if (found != NULL) {
-            MF_TRY(sink->put(sink->context, &found->id, 1));
+            MF_TRY(sink->put(sink->context, &found->id, 1, found->count));
         }
         done = from;
     }

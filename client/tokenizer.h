@@ -32,9 +32,10 @@ struct mf_tokenizer_info {
     char fingerprint[MF_HASH_TEXT_MAX]; /* SHA-256 of tokenizer.json */
 };
 
-/* Where tokens go; they are the callee's until it returns. */
+/* Where tokens go, piece by piece; they are the callee's until it returns. `bytes` of the
+ * (normalized) text they stand for. */
 struct mf_tokenizer_sink {
-    enum mf_status (*put)(void *context, const int32_t *ids, size_t count);
+    enum mf_status (*put)(void *context, const int32_t *ids, size_t count, size_t bytes);
     void *context;
 };
 

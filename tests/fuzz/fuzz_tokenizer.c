@@ -7,8 +7,9 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static enum mf_status put(void *context, const int32_t *ids, size_t count)
+static enum mf_status put(void *context, const int32_t *ids, size_t count, size_t bytes)
 {
+    MF_ASSERT(bytes > 0);
     for (size_t i = 0; i < count; i++) {
         MF_ASSERT(ids[i] >= 0 && ids[i] < *(const int32_t *)context);
     }

@@ -10,8 +10,9 @@
 
 static const char *const names[] = {"gpt2", "llama3", "qwen2"};
 
-static enum mf_status put(void *context, const int32_t *ids, size_t count)
+static enum mf_status put(void *context, const int32_t *ids, size_t count, size_t bytes)
 {
+    MF_ASSERT(bytes > 0);
     uint32_t *hash = context;
     for (size_t i = 0; i < count; i++) {
         for (int byte = 0; byte < 4; byte++) {
