@@ -14,7 +14,7 @@ import harness
 from harness import Daemon, Session, error_info, text_tokens, wait_for
 from memferry.v1 import hardware_pb2, training_pb2
 
-MEMORY_BYTES = 4 << 20
+MEMORY_BYTES = 3 << 19
 NOBODY = 65534
 LEASE_S = 10  # the shortest
 STEPS = 30
