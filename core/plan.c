@@ -89,6 +89,12 @@ void mf_plan_copy(const struct mf_plan *plan, struct mf_plan *out)
            (size_t)plan->block_count * sizeof(*out->activations));
 }
 
+bool mf_plan_defers(const struct mf_plan *plan, int32_t block)
+{
+    int64_t deferred = plan->deferred_blocks;
+    return (block + 1) * deferred / plan->block_count > block * deferred / plan->block_count;
+}
+
 static void print_header(FILE *text, const struct mf_plan *plan)
 {
     const struct mf_workload *workload = &plan->workload;

@@ -124,7 +124,7 @@ struct mf_plan {
     int32_t planner_version;
     int32_t
         ring_slots; /* panels the weight ring holds, 2..MF_RING_SLOTS_MAX; 0 = nothing streams */
-    int32_t deferred_blocks; /* the first so many blocks are updated in the next step's forward */
+    int32_t deferred_blocks; /* updated in the next step's forward; see mf_plan_defers */
     bool speculate; /* with clipping: the others before the norm is known, undone if it must be */
     int32_t unit_count;
     struct mf_unit_decision *units;
@@ -141,6 +141,10 @@ void mf_plan_copy(const struct mf_plan *plan, struct mf_plan *out); /* out: owne
 /* Combinations that mean something, checked against the model; the rules are in docs/PLANS.md. */
 enum mf_status mf_plan_validate(const struct mf_plan *plan,
                                 const struct mf_model *model) MF_MUST_USE;
+/* Whether `block` is one of the plan's deferred blocks, which are spread evenly over the model: so
+ * both the backward and the next forward have updates beside them, and each has time until its
+ * block is needed. */
+bool mf_plan_defers(const struct mf_plan *plan, int32_t block);
 /* Fills `id`. */
 void mf_plan_seal(struct mf_plan *plan);
 json_t *mf_plan_encode(const struct mf_plan *plan);

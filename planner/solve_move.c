@@ -7,7 +7,7 @@
 /* All blocks, and each half. */
 #define JOINT_RANGES 3
 /* Steps of the number of deferred blocks. */
-#define DEFER_PARTS 4
+#define DEFER_PARTS 8
 
 static void add_move(struct mf_solve_moves *moves, struct mf_solve_move move)
 {

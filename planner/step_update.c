@@ -65,14 +65,14 @@ bool mf_step_update_speculates(const struct mf_step_builder *builder, int32_t ow
 {
     const struct mf_unit_decision *decision = mf_step_builder_decision(builder, owner);
     return builder->plan->workload.clip && builder->plan->speculate &&
-           builder->model->units[owner].block >= builder->plan->deferred_blocks &&
+           !mf_plan_defers(builder->plan, builder->model->units[owner].block) &&
            decision->optimizer != MF_OPTIMIZER_GPU;
 }
 
 /* With speculation what cannot be undone waits for the next forward. */
 static bool is_deferred(const struct mf_step_builder *builder, int32_t owner)
 {
-    return builder->model->units[owner].block < builder->plan->deferred_blocks ||
+    return mf_plan_defers(builder->plan, builder->model->units[owner].block) ||
            (builder->plan->workload.clip && builder->plan->speculate &&
             !mf_step_update_speculates(builder, owner));
 }

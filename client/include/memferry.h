@@ -238,7 +238,7 @@ struct memferry_plan {
     int64_t d2h_bytes;
     int64_t direct_bytes;
     int32_t ring_slots;
-    int32_t deferred_blocks; /* the first so many are updated in the next step's forward */
+    int32_t deferred_blocks; /* so many, spread evenly, are updated in the next step's forward */
     bool speculate; /* the others before the norm is known, and again where it is too large */
     size_t unit_count;
     const struct memferry_unit_plan *units; /* in the order of the forward */

@@ -152,7 +152,7 @@ class Plan:
     created_unix_seconds: int
     planner_version: int
     ring_slots: int
-    deferred_blocks: int  # the first so many are updated in the next step's forward
+    deferred_blocks: int  # so many, spread evenly, are updated in the next step's forward
     speculate: bool  # the others before the norm is known, and again where it is too large
     units: tuple[UnitPlan, ...]  # in the order of the forward
     activations: tuple[Activation, ...]  # of each block
