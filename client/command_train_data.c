@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "client/documents.h"
 #include "client/token_data.h"
 #include "core/arena.h"
 #include "core/json.h"
@@ -136,11 +137,30 @@ static enum mf_status prepare(struct preparing *preparing, json_t *data)
     return MF_STATUS_OK;
 }
 
+/* Nobody means to learn the braces and quotes of JSONL byte by byte without saying so. */
+static enum mf_status check_bytes(const json_t *text)
+{
+    size_t count = json_is_array(text) ? json_array_size(text) : 1;
+    for (size_t i = 0; i < count; i++) {
+        const char *path = json_string_value(json_is_array(text) ? json_array_get(text, i) : text);
+        if (path != NULL && mf_documents_are_lines(path)) {
+            return mf_status_set(MF_STATUS_INVALID,
+                                 WHERE ": %s is JSONL: name the folder of a \"tokenizer\", or say "
+                                       "\"tokenizer\": \"bytes\" to learn it byte by byte",
+                                 path);
+        }
+    }
+    return MF_STATUS_OK;
+}
+
 enum mf_status mf_command_train_data_prepare(json_t *config, const char *folder, bool quiet)
 {
     json_t *data = json_object_get(json_object_get(config, "memferry"), "data");
     const char *tokenizer = json_string_value(json_object_get(data, "tokenizer"));
-    if (tokenizer == NULL || strcmp(tokenizer, "bytes") == 0) {
+    if (tokenizer == NULL) {
+        return check_bytes(json_object_get(data, "text"));
+    }
+    if (strcmp(tokenizer, "bytes") == 0) {
         return MF_STATUS_OK;
     }
     struct preparing preparing = {.folder = folder, .spec = {.quiet = quiet}};

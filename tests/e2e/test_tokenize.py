@@ -161,6 +161,7 @@ class Tokenize(harness.TestCase):
                  "must be chatml, llama3 or plain"),
                 ({"text": "data.txt", "tokenizer": tokenizer, "aling": 7}, "did you mean"),
                 ({"text": "data.txt", "template": "chatml"}, "does not tokenize"),
+                ({"text": ["data.txt", "a.jsonl"]}, "a.jsonl is JSONL: name the folder"),
                 ({"text": "data.txt", "tokenizer": "absent"}, "tokenizer.json")):
             with self.subTest(data=data):
                 config = write_run(folder, model=self.model, data=data)
