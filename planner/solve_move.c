@@ -169,6 +169,7 @@ void mf_solve_move_list(const struct mf_model *model, bool clip, int32_t wanted,
     for (size_t i = 0; i < sizeof(rings) / sizeof(rings[0]); i++) {
         add_move(moves, (struct mf_solve_move){.kind = MF_SOLVE_MOVE_RING, .choice = rings[i]});
     }
+    int32_t before = moves->count;
     int32_t parts = model->block_count < DEFER_PARTS ? model->block_count : DEFER_PARTS;
     for (int32_t part = 0; part <= parts; part++) {
         for (int speculate = 0; speculate <= clip; speculate++) {
@@ -177,4 +178,5 @@ void mf_solve_move_list(const struct mf_model *model, bool clip, int32_t wanted,
                                                    .other = speculate});
         }
     }
+    moves->timings = moves->count - before;
 }

@@ -31,6 +31,7 @@ struct mf_solve_move {
 struct mf_solve_moves {
     struct mf_solve_move *moves;
     int32_t count, capacity;
+    int32_t timings; /* of them, the last: when updates run */
 };
 
 /* Until there are `wanted` of them or no more; `moves` is empty before. */

@@ -32,6 +32,12 @@ static void step_aside(struct walk *walk, struct mf_plan *out)
         uint64_t index = next_random(search) % (uint64_t)search->moves.count;
         mf_solve_move_apply(search->context, &search->moves.moves[index], out);
     }
+    /* Other work wants other timing, and among so many moves chance would seldom bring both. */
+    if (next_random(search) % 4 == 0) {
+        uint64_t back = next_random(search) % (uint64_t)search->moves.timings;
+        mf_solve_move_apply(search->context,
+                            &search->moves.moves[search->moves.count - 1 - (int32_t)back], out);
+    }
 }
 
 /* Where memory is full a good move needs another to pay for it. */
