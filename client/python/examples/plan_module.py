@@ -20,6 +20,11 @@ class Layer(torch.nn.Module):
         self.up = torch.nn.Linear(width, 4 * width)
         self.down = torch.nn.Linear(4 * width, width)
 
+    def forward(self, x):
+        normed = self.norm_1(x)
+        x = x + self.attention(normed, normed, normed, need_weights=False)[0]
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm_2(x))))
+
 
 class Transformer(torch.nn.Module):
     def __init__(self, vocab=32000, width=1024, depth=12):
@@ -28,6 +33,12 @@ class Transformer(torch.nn.Module):
         self.layers = torch.nn.ModuleList(Layer(width) for _ in range(depth))
         self.norm = torch.nn.LayerNorm(width)
         self.head = torch.nn.Linear(width, vocab, bias=False)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
 
 
 def load(folder):
@@ -48,7 +59,9 @@ def main():
     parser.add_argument("--device-memory", default="0", help="budget, for example 8GiB")
     parser.add_argument("--effort", default="estimate", choices=("cached", "estimate", "measure"))
     args = parser.parse_args()
-    units = memferry.module_units(load(args.transformers))
+    model = load(args.transformers)
+    ids = torch.zeros(1, 8, dtype=torch.long, device="meta")
+    units = memferry.module_units(model, example=[ids])
     with memferry.Client() as client:
         plan = client.plan(units, micro_batch=args.micro_batch, seq_len=args.seq_len,
                            device_memory=args.device_memory, effort=args.effort)

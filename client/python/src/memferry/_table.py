@@ -10,6 +10,7 @@ from .data import Plan, UnitPlan
 _HEADER = ("unit", "n", "shape", "weights", "forward", "backward", "gradient", "optimizer",
            "compute ms", "h2d ms", "d2h ms", "cpu ms")
 _LEFT = (0, 4, 5, 6, 7)
+RANGES_MAX = 4
 
 
 def _key(unit: UnitPlan) -> tuple[object, ...]:
@@ -17,9 +18,26 @@ def _key(unit: UnitPlan) -> tuple[object, ...]:
             unit.backward, unit.gradient, unit.optimizer)
 
 
+def _name(units: Sequence[UnitPlan]) -> str:
+    """"layers.0-3,7.mlp" of units that differ in one number, else "*" for each number."""
+    numbers = [[int(number) for number in re.findall(r"\b\d+\b", unit.name)] for unit in units]
+    if len(units) == 1:
+        return units[0].name
+    if len(numbers[0]) != 1:
+        return re.sub(r"\b\d+\b", "*", units[0].name)
+    ranges: list[list[int]] = []
+    for number, in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    text = ",".join(f"{a}-{b}" if b > a else str(a) for a, b in ranges[:RANGES_MAX])
+    return re.sub(r"\b\d+\b", text + (",..." if len(ranges) > RANGES_MAX else ""), units[0].name)
+
+
 def _row(units: Sequence[UnitPlan]) -> tuple[str, ...]:
     first = units[0]
-    name = first.name if len(units) == 1 else re.sub(r"\b\d+\b", "*", first.name)
+    name = _name(units)
     times = [sum(getattr(unit, lane) for unit in units) / 1e6
              for lane in ("compute_ns", "h2d_ns", "d2h_ns", "cpu_ns")]
     return (name, str(len(units)), f"{first.rows}x{first.columns}",

@@ -8,14 +8,15 @@ made cannot be taken back (Future.cancel() is False); close() ends those in flig
 A session may be used by many threads."""
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from . import data, errors
-from ._channel import MESSAGE_BYTES_MAX, Channel
+from ._channel import MESSAGE_BYTES_MAX, Channel, Reply
 from ._convert import fill, read
 
 CALLS_MAX = 16  # core/limits.h
@@ -50,7 +51,7 @@ def flat(tokens: Tokens) -> list[int]:
 
 
 class _Call(Generic[T]):
-    """One call from when it has a number until its future has a result."""
+    """One call until its future has a result. All methods run in the channel's loop."""
 
     def __init__(self, session: Session, method: str, request: Any, kind: type[T]) -> None:
         self.session = session
@@ -58,43 +59,30 @@ class _Call(Generic[T]):
         self.request = request
         self.kind = kind
         self.attempt = 0
-        self.future: Future[T] = Future()
-        self.future.set_running_or_notify_cancel()
+        self.counted = False  # it took one of the places that a verb waits for
+        self.future: Reply[T] = Reply()
 
     def send(self) -> None:
         self.attempt += 1
-        self.session._channel.start(self.method, self.request).add_done_callback(self.ended)
+        self.session._channel.start(self.method, self.request, self.ended)
 
-    def send_again(self) -> None:
-        try:
-            self.send()
-        except errors.MemferryError as error:
-            self.finish(error, None)
-
-    def ended(self, call: Any) -> None:
-        try:
-            if call.cancelled() or call.exception() is not None:
-                self.failed(self.session._channel.error_of(call))
-            else:
-                self.finish(None, read(self.kind, call.result()))
-        except Exception as error:  # whatever it is, nobody may wait for ever
-            self.finish(error, None)
-
-    def failed(self, error: errors.MemferryError) -> None:
+    def ended(self, error: errors.MemferryError | None, answer: Any) -> None:
         if isinstance(error, errors.UnavailableError) and self.attempt < _ATTEMPTS:
-            again = threading.Timer(_FIRST_PAUSE_SECONDS * 2 ** (self.attempt - 1),
-                                    self.send_again)
-            again.daemon = True
-            again.start()
-        else:
-            self.finish(error, None)
+            self.session._channel.later(_FIRST_PAUSE_SECONDS * 2 ** (self.attempt - 1), self.send)
+            return
+        self.session._in_flight -= 1
+        # It may or may not have used its number up.
+        self.session._stale = self.session._stale or error is not None
+        self.finish(error, answer)
 
-    def finish(self, error: Exception | None, result: T | None) -> None:
-        self.session._ended(error is not None)
-        if error is not None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)  # type: ignore[arg-type]
+    def finish(self, error: errors.MemferryError | None, answer: Any) -> None:
+        if self.counted:
+            self.session._places.put(None)
+        self.session._pump()
+        try:
+            self.future.finish(error, None if error is not None else read(self.kind, answer))
+        except Exception as fault:  # whatever it is, nobody may wait for ever
+            self.future.finish(fault, None)
 
 
 class Session:
@@ -104,12 +92,17 @@ class Session:
         self.info = info  # as it was when this object was made; get() asks
         self.id = info.id
         self._channel = channel
-        self._changed = threading.Condition()  # guards what follows
+        self._places: SimpleQueue[None] = SimpleQueue()  # a verb takes one, its end gives it back
+        for _ in range(CALLS_MAX):
+            self._places.put(None)
+        # What follows belongs to the channel's loop.
+        self._waiting: deque[_Call[Any]] = deque()
         self._next_seq_id = max(info.next_seq_id, 1)
         self._in_flight = 0
-        # A call that failed may or may not have used its number up: when no other is in flight any
-        # more, the daemon is asked for the number to go on with.
+        # After a failure the daemon is asked for the number to go on with, when no call is in
+        # flight any more.
         self._stale = False
+        self._asking = False
 
     def __enter__(self) -> Session:
         return self
@@ -194,28 +187,35 @@ class Session:
                 " micro-batches", "MESSAGE_TOO_LARGE",
                 {"message_bytes": request.ByteSize(), "limit_bytes": MESSAGE_BYTES_MAX})
         call = _Call(self, method, request, kind)
-        with self._changed:
-            self._wait_for_room()
-            request.seq_id = self._next_seq_id
-            self._next_seq_id += 1
-            self._in_flight += 1
-            try:
-                call.send()
-            except BaseException:  # also Ctrl-C: the number may not have been used
-                self._ended(True)
-                raise
+        if not self._channel.inside():  # the loop, which makes room, must not wait for it
+            self._places.get()
+            call.counted = True
+        self._channel.post(lambda: self._add(call))
         return call.future
 
-    def _wait_for_room(self) -> None:
-        """With the lock held."""
-        while self._in_flight >= CALLS_MAX or (self._stale and self._in_flight > 0):
-            self._changed.wait()
-        if self._stale:
-            self._next_seq_id = self.get().next_seq_id
-            self._stale = False
+    def _add(self, call: _Call[Any]) -> None:
+        self._waiting.append(call)
+        self._pump()
 
-    def _ended(self, failed: bool) -> None:
-        with self._changed:
-            self._in_flight -= 1
-            self._stale = self._stale or failed
-            self._changed.notify_all()
+    def _pump(self) -> None:
+        """Sends what can be sent."""
+        while self._waiting and self._in_flight < CALLS_MAX and not self._stale:
+            call = self._waiting.popleft()
+            call.request.seq_id = self._next_seq_id
+            self._next_seq_id += 1
+            self._in_flight += 1
+            call.send()
+        if self._waiting and self._stale and self._in_flight == 0 and not self._asking:
+            self._asking = True
+            request = fill(self._channel.request("TrainingService/GetSession"),
+                           {"session_id": self.id})
+            self._channel.start("TrainingService/GetSession", request, self._asked)
+
+    def _asked(self, error: errors.MemferryError | None, answer: Any) -> None:
+        self._asking = False
+        if error is not None:
+            self._waiting.popleft().finish(error, None)
+            return
+        self._next_seq_id = answer.session.next_seq_id
+        self._stale = False
+        self._pump()
