@@ -215,7 +215,8 @@ class Report(harness.TestCase):
             self.assertEqual(sum(span.task_count for lane in side.lanes for span in lane.spans),
                              side.task_count)
             self.assertEqual(side.step_ns, answer.measured.step_ns)
-            self.assertGreater(side.lanes[0].busy_ns, 0)
+            # The last graph may be an update alone: the norm, on whatever lane has gradients.
+            self.assertGreater(sum(lane.busy_ns for lane in side.lanes), 0)
         self.assertEqual(answer.predicted.task_count, answer.measured.task_count)
         self.assertEqual(len(drawings(page)), 5)
         self.assertIn("last work as measured", page)

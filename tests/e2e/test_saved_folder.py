@@ -11,7 +11,7 @@ from harness import Daemon, Session
 from memferry.v1 import plan_pb2
 
 FAMILIES = sorted(name for name in os.listdir(harness.FIXTURES)
-                  if os.path.isdir(os.path.join(harness.FIXTURES, name)))
+                  if os.path.isfile(os.path.join(harness.FIXTURES, name, "config.json")))
 # Of bf16 activations against float32 ones: tests/oracle/README.md.
 LOSS_TOLERANCE = 1e-3
 NORM_TOLERANCE = 3e-3
