@@ -133,6 +133,28 @@ static void memory_facts(const struct mf_render *render, const Memferry__V1__Pre
                    mf_format_bytes(predicted->host_peak_bytes, host));
 }
 
+/* When updates run. */
+static void updates_fact(const struct mf_render *render, const Memferry__V1__Plan *plan)
+{
+    int32_t blocks = (int32_t)plan->n_activations;
+    bool clips = plan->workload != NULL && !plan->workload->no_clip;
+    if (plan->deferred_blocks > 0 && plan->deferred_blocks < blocks) {
+        mf_render_fact(render, "updates",
+                       "%d of %d blocks in the next step's forward, the others %s",
+                       plan->deferred_blocks, blocks,
+                       plan->speculate ? "before the norm is known, undone when it is clipped"
+                       : clips         ? "when the norm is known"
+                                       : "as their gradients arrive");
+    } else if (plan->deferred_blocks > 0) {
+        mf_render_fact(render, "updates", "in the next step's forward");
+    } else {
+        mf_render_fact(render, "updates", "%s",
+                       plan->speculate ? "before the norm is known, undone when it is clipped"
+                       : clips         ? "when the norm is known, at the end of the step"
+                                       : "as their gradients arrive");
+    }
+}
+
 void mf_render_plan_summary(const struct mf_render *render, const Memferry__V1__Plan *plan,
                             const Memferry__V1__GetPlanResponse *got)
 {
@@ -149,6 +171,7 @@ void mf_render_plan_summary(const struct mf_render *render, const Memferry__V1__
         memory_facts(render, plan->prediction);
     }
     mf_render_units_activations(render, plan);
+    updates_fact(render, plan);
 }
 
 static void memory_table(const struct mf_render *render, const Memferry__V1__Prediction *predicted)

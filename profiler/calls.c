@@ -6,11 +6,10 @@
 
 #define ALIGN 256
 /* Parameters alternate between so many copies that together they are larger than a cache: the
- * device's, or for lanes that use host memory four times the CPU's last level (an update that ran
- * from a server's cache was measured twice as fast as it is in a step, and then minds no copy
- * beside it). */
+ * device's, or for the CPU lane four times the last level's (an update that ran from a server's
+ * cache was measured twice as fast as it is in a step). */
 #define PARAMETER_BYTES (64ll << 20)
-#define HOST_PARAMETER_BYTES_MAX (1536ll << 20)
+#define CPU_PARAMETER_BYTES_MAX (1ll << 30)
 /* One operand set beyond this is no kernel of a model that fits any machine. */
 #define SET_BYTES_MAX (1ll << 46)
 
@@ -21,12 +20,12 @@ static int64_t align(int64_t bytes)
 
 static int64_t rotated_bytes(enum mf_lane lane)
 {
-    int64_t cache = lane == MF_LANE_COMPUTE ? 0 : 4 * (int64_t)sysconf(_SC_LEVEL3_CACHE_SIZE);
-    cache = cache < HOST_PARAMETER_BYTES_MAX ? cache : HOST_PARAMETER_BYTES_MAX;
+    int64_t cache = lane == MF_LANE_CPU ? 4 * (int64_t)sysconf(_SC_LEVEL3_CACHE_SIZE) : 0;
+    cache = cache < CPU_PARAMETER_BYTES_MAX ? cache : CPU_PARAMETER_BYTES_MAX;
     return cache > PARAMETER_BYTES ? cache : PARAMETER_BYTES;
 }
 
-enum mf_status mf_calls_plan(const struct mf_signature *signature, int64_t rotated_bytes_max,
+enum mf_status mf_calls_plan(const struct mf_signature *signature, int64_t rotated_bytes_asked,
                              struct mf_calls *out)
 {
     int64_t parameters = 0;
@@ -48,7 +47,9 @@ enum mf_status mf_calls_plan(const struct mf_signature *signature, int64_t rotat
         largest = !need->host && bytes > largest ? bytes : largest;
     }
     int64_t wanted = rotated_bytes(signature->lane);
-    wanted = rotated_bytes_max > 0 && wanted > rotated_bytes_max ? rotated_bytes_max : wanted;
+    bool host = signature->lane != MF_LANE_COMPUTE;
+    wanted = rotated_bytes_asked > 0 && (host || wanted > rotated_bytes_asked) ? rotated_bytes_asked
+                                                                               : wanted;
     int64_t copies = parameters > 0 ? wanted / parameters + 1 : 1;
     out->count = (int32_t)(copies < MF_CALLS_COPIES_MAX ? copies : MF_CALLS_COPIES_MAX);
     out->device_bytes = others[0] + rotated[0] * out->count;

@@ -28,9 +28,9 @@ struct mf_calls {
     struct mf_kernel_call calls[MF_CALLS_COPIES_MAX];
 };
 
-/* How many copies there are and where they will lie. `rotated_bytes_max` bounds them together, 0 =
- * as large as the caches ask for. */
-enum mf_status mf_calls_plan(const struct mf_signature *signature, int64_t rotated_bytes_max,
+/* How many copies there are and where they will lie. They take `rotated_bytes_asked` together, on
+ * the compute lane at most; 0 = as much as the caches ask for. */
+enum mf_status mf_calls_plan(const struct mf_signature *signature, int64_t rotated_bytes_asked,
                              struct mf_calls *out) MF_MUST_USE;
 /* Grows the scratch where it is too small, fills the operands, makes the calls. */
 enum mf_status mf_calls_prepare(const struct mf_device_interface *interface,

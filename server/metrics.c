@@ -83,7 +83,7 @@ static json_t *number(double value)
 enum mf_status mf_metrics_append(struct mf_metrics *metrics, const struct mf_metrics_step *step)
 {
     json_t *line = json_pack(
-        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:I, s:I, s:o, s:b}", "step",
+        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:I, s:I, s:o, s:b, s:b}", "step",
         (json_int_t)step->step, "epoch", number(step->epoch), "loss", number(step->loss),
         "grad_norm", number(step->grad_norm), "learning_rate", number(step->learning_rate),
         "step_time_ms", number(step->step_time_ms), "tokens_per_second",
@@ -91,7 +91,7 @@ enum mf_status mf_metrics_append(struct mf_metrics *metrics, const struct mf_met
         (json_int_t)step->d2h_bytes, "dha_bytes", (json_int_t)step->dha_bytes, "stall_ms",
         number(step->stall_ms), "hbm_peak_bytes", (json_int_t)step->hbm_peak_bytes, "pinned_bytes",
         (json_int_t)step->pinned_bytes, "predicted_step_ms", number(step->predicted_step_ms),
-        "skipped", step->skipped);
+        "skipped", step->skipped, "redone", step->redone);
     MF_ASSERT(line != NULL);
     if (isfinite(step->eval_loss)) {
         MF_ASSERT(json_object_set_new(line, "eval_loss", json_real(step->eval_loss)) == 0);

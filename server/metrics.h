@@ -32,6 +32,7 @@ struct mf_metrics_step {
     int64_t pinned_bytes;
     double predicted_step_ms;
     bool skipped;
+    bool redone;      /* updates that could have begun before the norm was known had to wait */
     double eval_loss; /* NaN = not evaluated at this step: left out */
 };
 

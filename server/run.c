@@ -201,6 +201,7 @@ static enum mf_status report(struct mf_run *run, const struct step_work *work,
         .pinned_bytes = session->host_bytes,
         .predicted_step_ms = step.predicted_step_ms,
         .skipped = step.skipped,
+        .redone = work->update.redone,
         .eval_loss = validation_loss > 0 ? validation_loss : NAN,
     };
     return mf_metrics_append(run->metrics, &line);
