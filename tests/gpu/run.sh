@@ -42,14 +42,20 @@ cudnn() {
     grep -hE '^(cudnn|auto): |heads of|statistics|own .* ms' "${OUT:-/tmp}/cuda_cudnn.log"
 }
 
-# racecheck of the kernels, a report of which fails; those of cuBLAS (nvjet) are not looked at.
+# racecheck of the kernels, a report of which fails. Tests whose calls launch products of cuBLAS are
+# left out: told to exclude those (--kernel-name-exclude kns=nvjet), 2025.3 ends with "Internal
+# Sanitizer Error: failed to handle a hardware exception"; not told, it reports them.
 racecheck() { # NAME
-    LIMIT=400 run "$1" compute-sanitizer --tool racecheck --error-exitcode 9 \
-        --kernel-name-exclude kns=nvjet "$bundle/tests/gpu_cuda_kernels"
-    if ! grep 'RACECHECK SUMMARY: 0 hazards' "${OUT:-/tmp}/$1.log"; then
-        failed=1
-        grep -h 'Race reported' "${OUT:-/tmp}/$1.log" | sed 's/+0x.*//' | sort | uniq -c
-    fi
+    local test
+    for test in embedding embedding_touched position norm rope elementwise attention \
+        gradients_have_the_same_bits update_has_the_same_bits; do
+        LIMIT=100 run "$1_$test" compute-sanitizer --tool racecheck --error-exitcode 9 \
+            "$bundle/tests/gpu_cuda_kernels" "test_$test"
+        if ! grep -q 'RACECHECK SUMMARY: 0 hazards' "${OUT:-/tmp}/$1_$test.log"; then
+            failed=1
+            grep -h 'Race reported' "${OUT:-/tmp}/$1_$test.log" | sed 's/+0x.*//' | sort | uniq -c
+        fi
+    done
 }
 
 case $what in
