@@ -155,11 +155,12 @@ static enum mf_status write_rest(struct mf_token_writer *writer)
                           file->token_count * file->width);
     size_t mask = file->masked ? (size_t)(file->token_count + 7) / 8 : 0;
     mf_token_file_encode(file, header);
-    bool whole =
-        fwrite(zeros, 1, gap, stream) == gap && fwrite(writer->mask, 1, mask, stream) == mask &&
-        fseeko(stream, 0, SEEK_SET) == 0 &&
-        fwrite(header, 1, sizeof(header), stream) == sizeof(header) && fflush(stream) == 0 &&
-        fsync(fileno(stream)) == 0 && rename(writer->temporary, writer->path) == 0;
+    bool whole = fwrite(zeros, 1, gap, stream) == gap &&
+                 (mask == 0 || fwrite(writer->mask, 1, mask, stream) == mask) &&
+                 fseeko(stream, 0, SEEK_SET) == 0 &&
+                 fwrite(header, 1, sizeof(header), stream) == sizeof(header) &&
+                 fflush(stream) == 0 && fsync(fileno(stream)) == 0 &&
+                 rename(writer->temporary, writer->path) == 0;
     return whole ? MF_STATUS_OK : failed(writer, "write");
 }
 
