@@ -102,7 +102,7 @@ enum mf_status mf_token_writer_put(struct mf_token_writer *writer, const int32_t
     for (size_t i = 0; i < count && writer->spec.align == 0; i++) {
         MF_TRY(write_token(writer, ids[i], learned));
     }
-    if (writer->spec.align == 0) {
+    if (writer->spec.align == 0 || count == 0) {
         return MF_STATUS_OK;
     }
     size_t room = document->room;
